@@ -18,6 +18,7 @@ import trio
 from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
+from nousd.daemon.error_boundary import contained
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.retention import (
@@ -138,7 +139,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     approvers = Approvers()
     async with trio.open_nursery() as nursery:
         bounds = AnswerBounds(deps.native.answer_bytes_max, deps.native.run_answer_bytes_max)
-        around = AgentSurroundings(nursery, tools, hooks, bounds, deps.secrets)
+        around = AgentSurroundings(nursery, contained, tools, hooks, bounds, deps.secrets)
         agents = deps.make_agents(around)
         shared = _run_services(
             deps, log, defaults, tools, gate=gate, approvers=approvers, agents=agents

@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from nousd.daemon.error_boundary import contained
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents import lives
 from nousd.runtimes.agents.guest import Guest
@@ -62,20 +63,40 @@ def start(tmp_path: Path) -> Start:
 @asynccontextmanager
 async def living(agent: QuietAgent) -> AsyncIterator[Lives]:
     async with trio.open_nursery() as nursery:
-        yield Lives(agent, nursery, Guest(lambda: None, ()), redact=str)
+        yield Lives(agent, nursery, Guest(lambda: None, ()), contain=contained, redact=str)
         nursery.cancel_scope.cancel()
 
 
+class Waits:
+    """Notes what is said about waiting for a place."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    async def __call__(self, what: str) -> None:
+        self.told.append(what)
+
+
+async def all_busy(kept: Lives, start: Start) -> Waits:
+    """Begin as many lives as there may be; nothing is waited for."""
+    waits = Waits()
+    for number in range(LIVES_MAX):
+        await kept.begin(str(number), start, Resume("new"), waits=waits)
+    assert waits.told == []
+    return waits
+
+
 async def test_programs_that_start_at_once_are_no_more_than_may_live(
-    tmp_path: Path, start: Start
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lives, "PLACE_SECONDS", 0.05)
     agent = QuietAgent(tmp_path)
     agent.is_ready = trio.Event()
     refused: list[AgentFailed] = []
 
     async def begin(number: int) -> None:
         try:
-            await kept.begin(str(number), start, Resume("new"))
+            await kept.begin(str(number), start, Resume("new"), waits=Waits())
         except AgentFailed as failure:
             refused.append(failure)
 
@@ -83,26 +104,66 @@ async def test_programs_that_start_at_once_are_no_more_than_may_live(
         async with trio.open_nursery() as nursery:
             for number in range(LIVES_MAX + 4):
                 nursery.start_soon(begin, number)
-            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(WAIT_SECONDS):
+                while len(refused) < 4:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
             agent.is_ready.set()
         assert len(refused) == 4
-        assert "running already" in refused[0].cause
+        assert f"{LIVES_MAX} others are busy" in refused[0].cause
+        assert refused[0].hint
 
 
 async def test_the_program_that_rests_longest_gives_way_and_none_that_is_in_use(
-    tmp_path: Path, start: Start
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with living(QuietAgent(tmp_path)) as kept:
-        for number in range(LIVES_MAX):
-            await kept.begin(str(number), start, Resume("new"))
+        waits = await all_busy(kept, start)
         kept.rest("7")
         kept.rest("3")
-        await kept.begin("another", start, Resume("new"))
+        await kept.begin("another", start, Resume("new"), waits=waits)
         assert kept.warm("7", start) is None
-        await kept.begin("one more", start, Resume("new"))
+        await kept.begin("one more", start, Resume("new"), waits=waits)
         assert kept.warm("3", start) is None
+        assert waits.told == []
+        monkeypatch.setattr(lives, "PLACE_SECONDS", 0.05)
         with pytest.raises(AgentFailed):
-            await kept.begin("too many", start, Resume("new"))
+            await kept.begin("too many", start, Resume("new"), waits=waits)
+        assert "busy" in waits.told[0]
+
+
+async def test_those_that_wait_for_a_place_get_one_in_their_order(
+    tmp_path: Path, start: Start
+) -> None:
+    served: list[str] = []
+
+    async def begin(name: str) -> None:
+        await kept.begin(name, start, Resume("new"), waits=Waits())
+        served.append(name)
+
+    async with living(QuietAgent(tmp_path)) as kept:
+        await all_busy(kept, start)
+        with trio.fail_after(WAIT_SECONDS):
+            async with trio.open_nursery() as nursery:
+                for name in ("first", "second", "third"):
+                    nursery.start_soon(begin, name)
+                    await trio.testing.wait_all_tasks_blocked()
+                for number, _ in enumerate(("first", "second", "third"), 1):
+                    # One that only rests makes room as well as one that has ended.
+                    kept.rest(str(number)) if number != 2 else kept.drop(str(number))
+                    while len(served) < number:
+                        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert served == ["first", "second", "third"]
+
+
+async def test_one_that_gives_up_its_wait_takes_no_place(tmp_path: Path, start: Start) -> None:
+    async with living(QuietAgent(tmp_path)) as kept:
+        await all_busy(kept, start)
+        with trio.move_on_after(0.05):
+            await kept.begin("impatient", start, Resume("new"), waits=Waits())
+        kept.rest("0")
+        with trio.fail_after(WAIT_SECONDS):
+            await kept.begin("patient", start, Resume("new"), waits=Waits())
+        assert kept.warm("impatient", start) is None
 
 
 async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
@@ -110,13 +171,13 @@ async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
 ) -> None:
     monkeypatch.setattr(lives, "IDLE_SECONDS", 0.05)
     async with living(QuietAgent(tmp_path)) as kept:
-        used = await kept.begin("used", start, Resume("new"))
-        unused = await kept.begin("unused", start, Resume("new"))
+        used = await kept.begin("used", start, Resume("new"), waits=Waits())
+        unused = await kept.begin("unused", start, Resume("new"), waits=Waits())
         kept.rest("unused")
         with trio.fail_after(WAIT_SECONDS):
             await unused.over.wait()
             # The turn of the other one takes longer than a program is kept without.
-            resting = await kept.begin("unused", start, Resume("new"))
+            resting = await kept.begin("unused", start, Resume("new"), waits=Waits())
             kept.rest("unused")
             await resting.over.wait()
         assert kept.warm("used", start) is used

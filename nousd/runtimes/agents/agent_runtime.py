@@ -20,6 +20,7 @@ from nousd.runtimes.agents.interface import Agent, AgentLife, OwnTools, Resume, 
 from nousd.runtimes.agents.lives import Lives
 from nousd.runtimes.agents.owned_tools import OwnedTools, offered
 from nousd.runtimes.agents.surroundings import AgentSurroundings
+from nousd.runtimes.agents.time_limits import PLACE_SECONDS
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
@@ -54,7 +55,14 @@ class AgentRuntime:
     ) -> None:
         self._own_tools = own_tools
         self._agent = agent
-        self._lives = Lives(agent, around.nursery, guest, redact=around.secrets.redact_output)
+        self._contain = around.contain
+        self._lives = Lives(
+            agent,
+            around.nursery,
+            guest,
+            contain=around.contain,
+            redact=around.secrets.redact_output,
+        )
         self._tools = OwnedTools(around.tools)
         self._calls = CallRunner(self._tools, around.hooks)
         self._bounds = around.bounds
@@ -117,6 +125,7 @@ class AgentRuntime:
             life,
             self._calls,
             runtime=self.name,
+            contain=self._contain,
             bounds=self._bounds,
             secrets=self._secrets,
         )
@@ -163,7 +172,12 @@ class AgentRuntime:
     async def _begun(
         self, host: AgentHost, start: Start, resume: Resume, *, reason: str = ""
     ) -> AgentLife:
-        life = await self._lives.begin(host.tracker.session_id, start, resume)
+        async def waits(what: str) -> None:
+            host.extend_idle_deadline(PLACE_SECONDS)
+            where = host.tracker.where
+            await host.stream(events.Warning(**where, code="agent_waits", message=what))
+
+        life = await self._lives.begin(host.tracker.session_id, start, resume, waits=waits)
         self.version = self._secrets.redact_output(life.version) or self.version
         await self._note(
             host,

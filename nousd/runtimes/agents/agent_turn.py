@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 import trio
 
-from nousd.errors import NousdError
+from nousd.errors import NousdError, RunFailed
 from nousd.machine.context.text_offload import beginning
 from nousd.providers.encoding.attachments import inlined, kind_of, name_of
+from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import AgentCall, AgentImage, AgentLife, UserText
 from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
+from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import input_hash
 from nousd.runtimes.calls.runner import CallRunner, observe
@@ -35,9 +38,6 @@ from nousd.wire.objects.todos import Todo
 
 CALLS_MAX: Final = 16
 """Calls of one agent that run at a time; further ones wait."""
-
-INTERRUPT_SECONDS: Final = 5.0
-"""Maximum time for an agent to end a stopped turn, before it is ended itself."""
 
 STOPPED: Final = ToolResult("The turn was stopped; the call was not finished.", is_error=True)
 """The result of a call whose turn is over, as the agent is told it."""
@@ -69,6 +69,7 @@ class AgentTurn:
 
     Args:
         runtime: its name.
+        contain: the boundary around what the adapter does.
         calls: the gate, which knows the tools that agents are offered.
     """
 
@@ -79,6 +80,7 @@ class AgentTurn:
         calls: CallRunner,
         *,
         runtime: str,
+        contain: Contain,
         bounds: AnswerBounds,
         secrets: Secrets,
     ) -> None:
@@ -86,6 +88,7 @@ class AgentTurn:
         self._life = life
         self._calls = calls
         self._runtime = runtime
+        self._contain = contain
         self._bounds = bounds
         self._secrets = secrets
         self._room = AnswerRoom(bounds, host.answers)
@@ -114,7 +117,7 @@ class AgentTurn:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    await self._heed(life.take_turn, said, self)
+                    await self._heed(self._adapter, partial(life.take_turn, said, self))
                     await self._heed(self._end_turn)
                     is_over = True
                 finally:
@@ -124,7 +127,7 @@ class AgentTurn:
         finally:
             if not is_over or self._failure is not None:
                 with trio.CancelScope(shield=True), trio.move_on_after(INTERRUPT_SECONDS):
-                    await life.interrupt()
+                    await self._contain(life.interrupt, self._adapter_name)
         if self._failure is not None:
             raise self._failure
 
@@ -146,6 +149,16 @@ class AgentTurn:
             self._failure = self._failure or failure
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
+
+    async def _adapter(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Let the adapter do something; its faults are those of its program."""
+        outcome = await self._contain(act, self._adapter_name)
+        if isinstance(outcome, NousdError):
+            raise outcome if isinstance(outcome, RunFailed) else adapter_fault()
+
+    @property
+    def _adapter_name(self) -> str:
+        return f"the adapter of {self._runtime}"
 
     async def _end_turn(self) -> None:
         for own in tuple(self._own_calls.values()):

@@ -1,32 +1,32 @@
 """The lives of agent programs: at most one for each session, kept warm between turns.
 
 A life ends when its program does, when what it was started with changes, when nobody has used it for a
-while, when there are too many, and with the daemon. It is a process under our supervisor, so nothing of
-it outlives the daemon.
+while, when others need its place, and with the daemon. It is a process under our supervisor, so nothing
+of it outlives the daemon.
+
+A life is the adapter's, which may have faults. What it did not foresee ends this life and nothing else:
+the boundary is around the task that holds the program (``_live``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import trio
 
-from nousd.errors import AgentFailed
+from nousd.errors import AgentFailed, NousdError
+from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentLife, Resume, Start
+from nousd.runtimes.agents.time_limits import BEGIN_SECONDS, IDLE_SECONDS, PLACE_SECONDS
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
 from nousd.tools.process.supervisor import supervised_conversation
 
 LIVES_MAX: Final = 16
-"""Programs of one kind that are kept at a time; the one that was not used for longest gives way."""
-
-IDLE_SECONDS: Final = 900.0
-"""Maximum time that an unused program is kept."""
-
-BEGIN_SECONDS: Final = 60.0
-"""Maximum time until a program is ready for a turn."""
+"""Programs of one kind that there are at a time; the one that was not used for longest gives way."""
 
 _BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000, per_second=10_000)
 """A program sends a line for each piece of a text, which a fast model has thousands of in a second."""
@@ -46,6 +46,7 @@ class Lives:
 
     Args:
         nursery: the daemon's; each program is held by a task of its own.
+        contain: the boundary around such a task.
         redact: cleans what they say on standard error.
     """
 
@@ -55,14 +56,16 @@ class Lives:
         nursery: trio.Nursery,
         guest: Guest,
         *,
+        contain: Contain,
         redact: Callable[[str], str],
     ) -> None:
         self._agent = agent
         self._nursery = nursery
         self._guest = guest
+        self._contain = contain
         self._redact = redact
         self._kept: dict[str, _Kept] = {}
-        self._starting: set[str] = set()
+        self._places = trio.Semaphore(LIVES_MAX)
 
     def warm(self, session_id: str, start: Start) -> AgentLife | None:
         """Take the life that serves a session and was started like this into use; end another one."""
@@ -75,20 +78,29 @@ class Lives:
         kept.is_in_use = True
         return kept.life
 
-    async def begin(self, session_id: str, start: Start, resume: Resume) -> AgentLife:
-        """Start a program for a session that has none, and take it into use.
+    async def begin(
+        self,
+        session_id: str,
+        start: Start,
+        resume: Resume,
+        *,
+        waits: Callable[[str], Awaitable[None]],
+    ) -> AgentLife:
+        """Start a program for a session that has none, and take it into use. While as many as may live
+        are busy, a place is waited for, in the order of the calls.
+
+        Args:
+            waits: told what is waited for, if anything is.
 
         Raises:
-            AgentFailed: it cannot be started or used.
+            AgentFailed: it cannot be started or used, or no place became free in time.
         """
-        self._make_room()
-        self._starting.add(session_id)
-        try:
-            life: AgentLife | AgentFailed = await self._nursery.start(
-                self._live, session_id, start, resume
-            )
-        finally:
-            self._starting.discard(session_id)
+        if not self._places.value and not self._close_unused():
+            busy = f"all {LIVES_MAX} programs of {self._agent.name} are busy"
+            await waits(f"{busy}; a free place is waited for, at most {PLACE_SECONDS:g} seconds")
+        life: AgentLife | AgentFailed = await self._nursery.start(
+            self._live, session_id, start, resume
+        )
         failure = life if isinstance(life, AgentFailed) else life.failure
         if failure is not None:
             raise failure
@@ -100,6 +112,8 @@ class Lives:
         kept = self._kept.get(session_id)
         if kept is not None:
             kept.is_in_use, kept.unused_since = False, trio.current_time()
+            if self._places.statistics().tasks_waiting:
+                self._close_unused()
 
     def drop(self, session_id: str) -> None:
         """End the life that serves a session, if there is one."""
@@ -108,13 +122,12 @@ class Lives:
             kept.life.end(AgentFailed("it was ended"))
             kept.scope.cancel()
 
-    def _make_room(self) -> None:
-        if len(self._kept.keys() | self._starting) < LIVES_MAX:
-            return
+    def _close_unused(self) -> bool:
+        """End the life that was not used for longest; return whether there was one."""
         unused = [of for of, kept in self._kept.items() if not kept.is_in_use]
-        if not unused:
-            raise AgentFailed(f"{LIVES_MAX} of them are running already")
-        self.drop(min(unused, key=lambda session_id: self._kept[session_id].unused_since))
+        if unused:
+            self.drop(min(unused, key=lambda session_id: self._kept[session_id].unused_since))
+        return bool(unused)
 
     async def _live(
         self,
@@ -125,41 +138,91 @@ class Lives:
         task_status: trio.TaskStatus[AgentLife | AgentFailed],
     ) -> None:
         """Hold a program until its life is over; report the life, or why there is none."""
-        env = {**allowed_environment(), **self._agent.variables(start)}
+        begun: list[AgentLife] = []
+
+        def started(life: AgentLife) -> None:
+            begun.append(life)
+            task_status.started(life)
+
+        with trio.move_on_after(PLACE_SECONDS) as limit:
+            await self._places.acquire()
+        if limit.cancelled_caught:
+            task_status.started(_no_place())
+            return
         try:
-            argv = found_program(self._agent.command(start, resume), env, AgentFailed)
-            can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
-            has_tools = start.own_tools != "off" or not can_be_without
-            inside = self._guest.argv(argv, start.workdir, has_tools=has_tools)
+            hold = partial(self._hold, session_id, start, resume, started)
+            outcome = await self._contain(hold, f"the adapter of {self._agent.name}")
+        finally:
+            self._places.release()
+        if isinstance(outcome, NousdError):
+            failure = outcome if isinstance(outcome, AgentFailed) else adapter_fault()
+            if begun:
+                begun[0].end(failure)
+            else:
+                task_status.started(failure)
+
+    async def _hold(
+        self, session_id: str, start: Start, resume: Resume, started: Callable[[AgentLife], None]
+    ) -> None:
+        """Hold a program until its life is over; report the life once it is ready.
+
+        Raises:
+            AgentFailed: it cannot be started.
+        """
+        env = {**allowed_environment(), **self._agent.variables(start)}
+        argv = found_program(self._agent.command(start, resume), env, AgentFailed)
+        can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
+        has_tools = start.own_tools != "off" or not can_be_without
+        inside = self._guest.argv(argv, start.workdir, has_tools=has_tools)
+        try:
             with trio.CancelScope() as scope:
                 async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
                     conversation = LineConversation(
                         f"agent {self._agent.name}", process, _BOUNDS, AgentFailed, self._redact
                     )
-
-                    async def write(line: bytes) -> None:
-                        try:
-                            await conversation.write(line)
-                        except AgentFailed as failure:
-                            # A task of the adapter may have written, which nobody waits for.
-                            life.end(failure)
-
                     async with trio.open_nursery() as nursery:
-                        life = self._agent.life(start, resume, write, nursery)
-                        nursery.start_soon(conversation.read_stderr)
-                        nursery.start_soon(_read, conversation, life)
+                        life = self._life(conversation, start, resume, nursery)
                         await _begin(life)
                         kept = self._kept[session_id] = _Kept(life, start, scope)
-                        task_status.started(life)
-                        await _until_over(kept)
-                        if self._kept.get(session_id) is kept:
-                            self.drop(session_id)
+                        try:
+                            started(life)
+                            await _until_over(kept)
+                            life.end(AgentFailed("it was ended"))
+                        finally:
+                            self._forget(session_id, kept)
                         nursery.cancel_scope.cancel()
                     await conversation.dismiss()
         except OSError as error:
-            task_status.started(AgentFailed(f"it could not be started: {error.strerror}"))
-        except AgentFailed as failure:
-            task_status.started(failure)
+            raise AgentFailed(f"it could not be started: {error.strerror}") from error
+
+    def _life(
+        self, conversation: LineConversation, start: Start, resume: Resume, nursery: trio.Nursery
+    ) -> AgentLife:
+        """Return the life of a running program, which is read from now on."""
+
+        async def write(line: bytes) -> None:
+            try:
+                await conversation.write(line)
+            except AgentFailed as failure:
+                # A task of the adapter may have written, which nobody waits for.
+                life.end(failure)
+
+        life = self._agent.life(start, resume, write, nursery)
+        nursery.start_soon(conversation.read_stderr)
+        nursery.start_soon(_read, conversation, life)
+        return life
+
+    def _forget(self, session_id: str, kept: _Kept) -> None:
+        if self._kept.get(session_id) is kept:
+            del self._kept[session_id]
+
+
+def _no_place() -> AgentFailed:
+    return AgentFailed(
+        f"it was not started: {LIVES_MAX} others are busy, and none of them ended its turn within"
+        f" {PLACE_SECONDS:g} seconds",
+        hint="send the message again when another run has ended, or abort one",
+    )
 
 
 async def _until_over(kept: _Kept) -> None:

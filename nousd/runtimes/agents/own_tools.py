@@ -13,14 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import trio
 
+from nousd.runtimes.agents.time_limits import OWN_CALL_SECONDS
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.function_tool import access_to
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import Access, ToolClass
-
-_SECONDS_MAX: Final = 3600.0
-"""Maximum silence of the program while it carries out a call."""
 
 _EVERYTHING: Final[frozenset[ToolClass]] = frozenset({"read", "write", "exec", "network"})
 
@@ -79,7 +77,7 @@ class OwnToolCall:
 
     async def run(self, _args: Any, context: ToolContext) -> ToolResult:
         """See ``Tool.run``: the program carries it out."""
-        context.extend_idle_deadline(_SECONDS_MAX)
+        context.extend_idle_deadline(OWN_CALL_SECONDS)
         self.is_decided.set()
         await self._is_over.wait()
         return self._result

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import trio
 
+from nousd.runtimes.agents.boundary import Contain
 from nousd.runtimes.answer_room import AnswerBounds
 from nousd.runtimes.calls.hooks import CallHooks
 from nousd.tools.interface import Tool
@@ -18,11 +19,13 @@ class AgentSurroundings(NamedTuple):
 
     Args:
         nursery: holds the programs.
+        contain: the boundary around what an adapter does.
         tools: the daemon's current tools.
         hooks: called for every call.
     """
 
     nursery: trio.Nursery
+    contain: Contain
     tools: Mapping[str, Tool]
     hooks: CallHooks
     bounds: AnswerBounds

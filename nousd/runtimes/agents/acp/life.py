@@ -33,6 +33,7 @@ from nousd.runtimes.agents.interface import (
 )
 from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.told_transcript import told
 from nousd.tools.interface import ToolResult
 from nousd.wire.limits import TODO_CHARS_MAX, TODOS_MAX
@@ -43,8 +44,6 @@ _T = TypeVar("_T")
 
 _VERSION: Final = 1
 _AUTH_REQUIRED: Final = -32000
-_SECONDS: Final = 60.0
-"""Maximum time for an answer that no model is needed for."""
 
 _ASKING_MODE: Final = "default"
 """The mode in which those programs that have it ask before they run their own tools."""
@@ -201,11 +200,11 @@ class AcpLife(AgentLife):
         raise AgentFailed(f"it has no model {model}; it has: {known}")
 
     async def _call(self, method: str, kind: type[_T], **params: Any) -> _T:
-        answer = await self._rpc.call(method, params, seconds=_SECONDS)
+        answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
         return msgspec.json.decode(answer, type=kind)
 
     async def _ask(self, method: str, **params: Any) -> None:
-        await self._rpc.call(method, params, seconds=_SECONDS)
+        await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
 
     async def _write(self, line: bytes) -> None:
         """Send the program a line, whole: half of one would be of no use to it."""

@@ -16,14 +16,12 @@ import trio
 from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.interface import AgentCall, AgentTool
 from nousd.runtimes.agents.mcp_tools import SERVER, mcp_name
+from nousd.runtimes.agents.time_limits import REPORT_SECONDS
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.envelope import encode_json
 
 _CALLS_MAX: Final = 1000
 """Calls of one turn that are remembered; further ones are not observed."""
-
-_REPORT_SECONDS: Final = 2.0
-"""Maximum time between a call and its report."""
 
 _RESULT_CHARS_MAX: Final = 65_536
 """Maximum size of a kept result of the program's own."""
@@ -125,7 +123,7 @@ class ReportedCalls:
             sent: the id that came with the call, if one did.
         """
         found = self._found(name, args, sent)
-        with trio.move_on_after(_REPORT_SECONDS if self._reports_calls else 0) as limit:
+        with trio.move_on_after(REPORT_SECONDS if self._reports_calls else 0) as limit:
             while not found:
                 await self._has_news.wait()
                 found = self._found(name, args, sent)

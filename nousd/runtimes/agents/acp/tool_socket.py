@@ -23,6 +23,7 @@ from nousd.net.jsonrpc import JsonRpc
 from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.acp._tools_main import TOKEN_VARIABLE
 from nousd.runtimes.agents.mcp_tools import SERVER, McpTools
+from nousd.runtimes.agents.time_limits import TOKEN_SECONDS
 from nousd.tools.fs.temporary_folders import sweep, temporary_folder
 from nousd.tools.own_program import own_program
 from nousd.tools.process.line_conversation import LineBounds, LineConversation
@@ -30,9 +31,6 @@ from nousd.tools.process.supervisor import Conversation
 
 _CONNECTIONS_MAX: Final = 8
 """Connections at a time; programs open one for each session."""
-
-_TOKEN_SECONDS: Final = 10.0
-"""Maximum time for a connection to say its token."""
 
 LINE_BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000)
 _FOLDER: Final = "nousd-tools-"
@@ -99,7 +97,7 @@ class _Client:
             self._connection.cancel()
 
     async def _expect_token(self) -> None:
-        with trio.move_on_after(_TOKEN_SECONDS) as limit:
+        with trio.move_on_after(TOKEN_SECONDS) as limit:
             await self._is_admitted.wait()
         if limit.cancelled_caught:
             self._connection.cancel()

@@ -20,15 +20,13 @@ from nousd.runtimes.agents.claude import messages
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
 from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
 from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.time_limits import HOOK_SECONDS
 from nousd.runtimes.agents.told_transcript import told
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
 
 _INITIALIZE: Final = "initialize"
-_ANSWER_SECONDS: Final = 3600
-"""Maximum time for our answer to a hook; then the program denies the call."""
-
 _PREFIX: Final = f"mcp__{SERVER}__"
 """The program's prefix of our tools' names."""
 
@@ -78,7 +76,7 @@ class ClaudeLife(AgentLife):
 
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
-        hook = {"matcher": None, "hookCallbackIds": ["before"], "timeout": _ANSWER_SECONDS}
+        hook = {"matcher": None, "hookCallbackIds": ["before"], "timeout": HOOK_SECONDS}
         await self._ask(
             subtype=_INITIALIZE,
             hooks={"PreToolUse": [hook]},

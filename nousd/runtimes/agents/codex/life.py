@@ -16,11 +16,9 @@ from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.codex import messages, told
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
 from nousd.runtimes.agents.mcp_tools import mcp_name
+from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
-
-_SECONDS: Final = 30.0
-"""Maximum time for an answer of the program; it answers a turn when it begins."""
 
 _PASSED_OVER: Final = frozenset(
     {
@@ -81,7 +79,7 @@ class CodexLife(AgentLife):
         """See ``AgentLife.begin``."""
         start, resume = self._start, self._resume
         try:
-            await self._rpc.call("initialize", told.INITIALIZE, seconds=_SECONDS)
+            await self._rpc.call("initialize", told.INITIALIZE, seconds=ANSWER_SECONDS)
             await self._rpc.notify("initialized", {})
             read = await self._ask("config/read", messages.ConfigRead, cwd=str(start.workdir))
             settings = told.thread_settings(start, read.config.mcp_servers or ())
@@ -128,10 +126,10 @@ class CodexLife(AgentLife):
 
     async def _request(self, method: str, **params: Any) -> msgspec.Raw:
         asked = {"threadId": self.agent_session_id, **params}
-        return await self._rpc.call(method, asked, seconds=_SECONDS)
+        return await self._rpc.call(method, asked, seconds=ANSWER_SECONDS)
 
     async def _ask(self, method: str, result: type[_Result], **params: Any) -> _Result:
-        answer = await self._rpc.call(method, params, seconds=_SECONDS)
+        answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
         return msgspec.json.decode(answer, type=result)
 
     def _know_turn(self, turn_id: str) -> None:
