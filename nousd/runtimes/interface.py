@@ -226,6 +226,12 @@ class AgentHost(TurnHost, Protocol):
         """
         ...
 
+    def stop_asking(self) -> None:
+        """End what calls of the turn ask the user, now and later: the program has ended its turn, so it
+        waits for no answer. The calls end as denied.
+        """
+        ...
+
     async def take_steer(self) -> Delivery | None:
         """Take the pending steer to deliver it inside of this turn, as soon as its acceptance is
         durable; None if none is pending.

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import trio
 
+from nousd.daemon.error_boundary import contained
 from nousd.runtimes.agents.agent_turn import STOPPED, AgentTurn
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, AgentListener, UserText
 from nousd.runtimes.answer_room import AnswerBounds
@@ -49,6 +50,7 @@ def a_turn() -> AgentTurn:
         Working(),
         calls,
         runtime="test",
+        contain=contained,
         bounds=AnswerBounds(1000, 1000),
         secrets=secrets,
     )

@@ -7,6 +7,7 @@ elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
@@ -20,6 +21,7 @@ from nousd.daemon.policy.approvers import Approvers
 from nousd.daemon.policy.requests import (
     NOBODY_TO_ASK,
     Asker,
+    PassedOver,
     Request,
     Requests,
     as_logged,
@@ -40,7 +42,10 @@ _WHO_ASKS: Final = (
     " shows and sets what is asked about"
 )
 
-_PASSED_OVER: Final = Answer(allows=False, by="steer", reason="Skipped due to queued user message.")
+_PASSED_OVER: Final[Mapping[PassedOver, Answer]] = {
+    "steer": Answer(allows=False, by="steer", reason="Skipped due to queued user message."),
+    "stop": Answer(allows=False, by="stop", reason="the agent ended its turn without an answer"),
+}
 
 
 class Decided(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,9 +106,10 @@ class Approvals:
             obstacle: why no approval can be requested, for people.
         """
         request = self._request(question, asker, under)
-        if asker.is_passed_over():
-            self.answer(request, _PASSED_OVER)
-            return _PASSED_OVER
+        passed_over = asker.passed_over()
+        if passed_over is not None:
+            self.answer(request, _PASSED_OVER[passed_over])
+            return _PASSED_OVER[passed_over]
         obstacle = obstacle or self.requests.obstacle(asker)
         if obstacle is not None:
             denial = Answer(
@@ -158,12 +164,14 @@ class Approvals:
                     self.answer(request, denial)
 
     def skip_passed_over(self) -> None:
-        """End the requests of calls whose run has got a steer: the calls are skipped like the others."""
-        for request in self.requests.passed_over():
+        """End the requests that nobody waits for any more: after a steer their calls are skipped like
+        the others.
+        """
+        for request, why in self.requests.passed_over():
             assert isinstance(request, Waiting)
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
-                self.answer(request, _PASSED_OVER)
+                self.answer(request, _PASSED_OVER[why])
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending requests of a call that is being stopped."""
@@ -201,7 +209,7 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
     """Return the events of the user's decision, or of its absence."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
-    if answer is _PASSED_OVER:
+    if answer in _PASSED_OVER.values():
         return [events.ToolCallDenied(**call, by=answer.by, reason=reason)]
     kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied
     said = events.ToolCallPolicyEvaluated(

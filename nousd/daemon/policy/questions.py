@@ -17,7 +17,14 @@ from msgspec import UNSET, UnsetType
 from nousd.daemon.clock import Clock, later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Approvers
-from nousd.daemon.policy.requests import Asker, Request, Requests, status_of, with_client
+from nousd.daemon.policy.requests import (
+    Asker,
+    PassedOver,
+    Request,
+    Requests,
+    status_of,
+    with_client,
+)
 from nousd.errors import (
     CommandRejected,
     InvalidPayload,
@@ -33,7 +40,10 @@ from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 
 _STOPPED: Final = "its call is being stopped"
 
-_PASSED_OVER: Final = "they sent a message instead, which comes next"
+_PASSED_OVER: Final[Mapping[PassedOver, str]] = {
+    "steer": "they sent a message instead, which comes next",
+    "stop": "the agent ended its turn without an answer",
+}
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +85,9 @@ class Questions:
         obstacle = self.requests.obstacle(asker)
         if obstacle is not None:
             raise Unanswered(obstacle)
-        if asker.is_passed_over():
-            raise Unanswered(_PASSED_OVER)
+        passed_over = asker.passed_over()
+        if passed_over is not None:
+            raise Unanswered(_PASSED_OVER[passed_over])
         request = self._request(call, questions, asker)
         asking = [request.event, *status_of("question_asked", request.event)]
         ended = await self.requests.wait(request, asking)
@@ -117,11 +128,11 @@ class Questions:
         return self._reject(await self._waiting(question_id), ended)
 
     def skip_passed_over(self) -> None:
-        """End the questions of runs that have got a steer: their calls say so to the model."""
-        for request in self.requests.passed_over():
+        """End the questions that nobody waits for any more: their calls say so to the model."""
+        for request, why in self.requests.passed_over():
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
-                self._reject(request, Ended(by="steer", reason=_PASSED_OVER))
+                self._reject(request, Ended(by=why, reason=_PASSED_OVER[why]))
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending questions of a call that is being stopped."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -39,19 +39,24 @@ A = TypeVar("A")
 """The end of such a request."""
 
 
+PassedOver = Literal["steer", "stop"]
+"""Why no answer is waited for any more."""
+
+
 class Asker(NamedTuple):
     """The call that makes a request.
 
     Args:
         decide: decides events for the call.
         audiences: the readers of the request.
-        is_passed_over: whether the user sent a steer instead of an answer, to the run of the call or to
-            one that waits for that run.
+        passed_over: why no answer is waited for any more: the user sent a steer instead, to the run of
+            the call or to one that waits for that run, or the agent has stopped without it; None while
+            an answer is.
     """
 
     decide: Decide
     audiences: tuple[Audience, ...]
-    is_passed_over: Callable[[], bool]
+    passed_over: Callable[[], PassedOver | None]
 
 
 class Request(msgspec.Struct, Generic[E, A], eq=False):
@@ -95,9 +100,10 @@ class Requests(Generic[E, A]):
         """Return a request that can still be answered."""
         return self._waiting.get(request_id)
 
-    def passed_over(self) -> list[Request[E, A]]:
-        """Return the requests that wait although the user sent a steer instead of an answer."""
-        return [each for each in self._waiting.values() if each.asker.is_passed_over()]
+    def passed_over(self) -> list[tuple[Request[E, A], PassedOver]]:
+        """Return the requests that nobody waits for any more, and why."""
+        waiting = tuple(self._waiting.values())
+        return [(each, why) for each in waiting if (why := each.asker.passed_over()) is not None]
 
     def all_waiting(self) -> tuple[Request[E, A], ...]:
         """Return every request that can still be answered, the oldest first."""

@@ -17,7 +17,7 @@ import msgspec
 
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
-from nousd.daemon.policy.requests import Asker
+from nousd.daemon.policy.requests import Asker, PassedOver
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context.text_offload import artifact_id_of
 from nousd.machine.policy.permission import Judgement
@@ -66,8 +66,8 @@ class LiveCallHost(ABC):
         """The readers of the call's requests."""
 
     @abstractmethod
-    def is_passed_over(self) -> bool:
-        """Return whether a steer waits for the call's run, or for one that waits for that run."""
+    def passed_over(self) -> PassedOver | None:
+        """See ``Asker.passed_over``."""
 
     @abstractmethod
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
@@ -141,7 +141,7 @@ class LiveCallHost(ABC):
 
     @property
     def _asker(self) -> Asker:
-        return Asker(self.decide, self.audiences, self.is_passed_over)
+        return Asker(self.decide, self.audiences, self.passed_over)
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
         """Return the context of a call in a workspace."""

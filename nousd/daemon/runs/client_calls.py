@@ -117,9 +117,8 @@ class ClientCall(LiveCallHost):
         """Return the readers of this call's requests."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
-    def is_passed_over(self) -> bool:
-        """See ``LiveCallHost.is_passed_over``; the call belongs to no run."""
-        return False
+    def passed_over(self) -> None:
+        """See ``LiveCallHost.passed_over``; the call belongs to no run."""
 
     def extend_idle_deadline(self, seconds: float) -> None:
         """See ``CallHost.extend_idle_deadline``."""

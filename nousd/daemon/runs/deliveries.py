@@ -77,6 +77,8 @@ class DeliveringHost(LiveCallHost):
     steer_told: trio.lowlevel.ParkingLot
     delivery: InputDelivery | None = None
     """The inputs of its turn, if they are consumed when they are delivered."""
+    has_stopped_asking = False
+    """The agent has ended its turn: what its calls ask the user is not waited for any more."""
 
     def new_id(self, prefix: str) -> str:
         """See ``TurnHost.new_id``."""
@@ -108,6 +110,12 @@ class DeliveringHost(LiveCallHost):
             decisions.offer_turn(self.live.state, turn, run_id=self.run_id, turn_id=turn_id)
         )
         self.delivery = InputDelivery(turn, self)
+        self.has_stopped_asking = False
+
+    def stop_asking(self) -> None:
+        """See ``AgentHost.stop_asking``."""
+        self.has_stopped_asking = True
+        self._services.skip_passed_over()
 
     @property
     def turn_text(self) -> str:

@@ -20,6 +20,7 @@ from msgspec import UNSET, UnsetType
 from nousd.daemon.clock import later
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.policy.approvers import Audience
+from nousd.daemon.policy.requests import PassedOver
 from nousd.daemon.runs.deliveries import DeliveringHost
 from nousd.daemon.runs.model_inputs import InputsOfRun, artifacts_of
 from nousd.daemon.runs.services import RunServices
@@ -332,12 +333,14 @@ class RunHost(DeliveringHost):
         self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)
 
-    def is_passed_over(self) -> bool:
-        """See ``LiveCallHost.is_passed_over``."""
+    def passed_over(self) -> PassedOver | None:
+        """See ``LiveCallHost.passed_over``."""
         path = [(run.live.state, run.run_id) for run in self.tree.path]
-        return any(
+        if any(
             queue.has_pending_steer(state.queue, run_id, state.delivering) for state, run_id in path
-        )
+        ):
+            return "steer"
+        return "stop" if self.has_stopped_asking else None
 
     def tool_is_active(self, name: str) -> bool:
         """See ``TurnHost.tool_is_active``."""

@@ -144,7 +144,7 @@ class RunServices:
         return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
 
     def skip_passed_over(self) -> None:
-        """End what calls ask the user whose run, or one above it, has got a steer."""
+        """End what calls ask the user and nobody waits for any more (``Asker.passed_over``)."""
         self.approvals.skip_passed_over()
         self.questions.skip_passed_over()
 

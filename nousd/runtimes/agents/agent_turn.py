@@ -161,6 +161,7 @@ class AgentTurn:
         return f"the adapter of {self._runtime}"
 
     async def _end_turn(self) -> None:
+        self._host.stop_asking()
         for own in tuple(self._own_calls.values()):
             own.finish(_UNTOLD)
             await own.is_written.wait()

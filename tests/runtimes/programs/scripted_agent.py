@@ -45,6 +45,7 @@ class Program:
             "call": lambda pair: self._call([pair]),
             "calls": self._call,
             "again": lambda pair: self._call([pair, pair], "call-same"),
+            "leave": self._leave,
             "own": self._own,
             "say_results": lambda _: self._say(" | ".join(self._results)),
             "hold": self._hold,
@@ -142,6 +143,10 @@ class Program:
             for tool, args in pairs
         ]
         self._results += map(self._answer, asked)
+
+    def _leave(self, pair: tuple[str, Any]) -> None:
+        tool, args = pair
+        self._ask("call", id=f"call-{uuid.uuid4().hex}", tool=tool, args=args)
 
     def _own(self, pair: tuple[str, Any]) -> None:
         tool, args = pair

@@ -1,0 +1,65 @@
+"""Turns that an agent ends before everything about its calls is decided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.harness.daemon import WAIT_SECONDS, of_type
+from tests.runtimes.bench import RuntimeBench, runtime_bench
+from tests.runtimes.scripted_adapter import ScriptedAgent
+
+CALL = ["workspace.write", {"path": "asked", "content": "x"}]
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> ScriptedAgent:
+    return ScriptedAgent(tmp_path / "memory")
+
+
+async def pending(bench: RuntimeBench) -> list[object]:
+    found = await bench.client.request("list_permissions")
+    return list(found["pending"])
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+async def test_an_agent_that_ends_its_turn_takes_back_what_its_calls_ask(
+    tmp_path: Path, agent: ScriptedAgent, calls: int
+) -> None:
+    async with runtime_bench(tmp_path, agent, mode="ask") as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            run = await bench.run(*[{"leave": CALL}] * calls, {"say": "done"})
+        denied = of_type(run, "tool_call_denied")
+        assert [(each["by"], each["reason"]) for each in denied] == [
+            ("stop", "the agent ended its turn without an answer")
+        ] * calls
+        assert not (tmp_path / "asked").exists()
+        assert len(of_type(run, "tool_execution_end")) == calls
+        (end,) = of_type(run, "agent_end")
+        assert end["status"] == "completed"
+        assert await pending(bench) == []
+
+
+async def test_an_answer_after_the_agents_turn_is_too_late(
+    tmp_path: Path, agent: ScriptedAgent
+) -> None:
+    async with runtime_bench(tmp_path, agent, mode="ask") as bench:
+        run = await bench.run({"leave": CALL})
+        (denied,) = of_type(run, "tool_call_denied")
+        named = {key: denied[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        refused = await bench.client.refusal("confirm_tool", decision="once", **named)
+        assert "already_decided" in str(refused)
+
+
+async def test_the_next_turn_can_ask_again(tmp_path: Path, agent: ScriptedAgent) -> None:
+    async with runtime_bench(tmp_path, agent, mode="ask") as bench:
+        await bench.run({"leave": CALL})
+        with trio.fail_after(WAIT_SECONDS):
+            await bench.start({"call": CALL})
+            asked = (await bench.events.until("permission_requested"))["payload"]
+            named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
+            await bench.client.request("confirm_tool", decision="once", **named)
+            await bench.events.run()
+        assert (tmp_path / "asked").exists()
