@@ -148,6 +148,7 @@ class JsonRpc:
         self._withdrawal = withdrawal
         self._waiting: dict[int, _Waiting] = {}
         self._answering: dict[MessageId, trio.CancelScope] = {}
+        self._answered = trio.lowlevel.ParkingLot()
         self._last_id = 0
         self._over: AgentFailed | None = None
 
@@ -210,6 +211,11 @@ class JsonRpc:
         else:
             waiting.settle(Raw(b"null") if message.result is UNSET else message.result)
 
+    async def wait_answered(self) -> None:
+        """Return when no request of the program waits for its answer."""
+        while self._answering:
+            await self._answered.park()
+
     def withdraw(self, id_: MessageId) -> None:
         """The program no longer wants an answer to a request of its own: it gets ``CANCELLED``."""
         if id_ in self._answering:
@@ -254,6 +260,7 @@ class JsonRpc:
                 await self._send_error(id_, RpcError(CANCELLED, "withdrawn"))
         finally:
             del self._answering[id_]
+            self._answered.unpark_all()
 
     async def _send_result(self, id_: MessageId, result: Any) -> None:
         if isinstance(result, FollowedResult):

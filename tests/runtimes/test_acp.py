@@ -21,6 +21,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from nousd.daemon.workspace.instructions import no_instructions
 from nousd.errors import AgentFailed
 from nousd.machine.context.prompt_sections import SourceText, of_file
+from nousd.runtimes.agents import agent_turn
 from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.acp.life import AcpLife
@@ -382,16 +383,20 @@ async def test_a_tool_of_its_own_is_asked_about_where_these_are_on_request(
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
-async def test_a_question_that_is_open_at_an_abort_is_cancelled(tmp_path: Path) -> None:
+async def test_a_question_that_is_open_at_an_abort_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_turn, "INTERRUPT_SECONDS", WAIT_SECONDS)
     options = {"mode": "auto", "own_tools": "ask"}
     async with acp_bench(tmp_path, options=options) as bench:
         with trio.fail_after(WAIT_SECONDS):
-            await bench.bench.start({"own": ["Bash", {"command": "make"}]})
+            await bench.bench.start({"own": ["Bash", {"command": "make"}]}, {"hold": True})
             await bench.events.until("permission_requested")
             await bench.client.request("abort")
             await bench.events.run()
-        received = bench.received()
-    assert "session/cancel" in [message.get("method") for message in received]
+        *_, answer, cancelled = bench.received()
+    assert answer["result"] == {"outcome": {"outcome": "cancelled"}}
+    assert cancelled["method"] == "session/cancel"
 
 
 async def test_a_name_of_ours_lets_the_agent_reach_no_tool_of_ours(tmp_path: Path) -> None:

@@ -121,6 +121,8 @@ class AgentTurn:
                     await self._heed(self._end_turn)
                     is_over = True
                 finally:
+                    # Before the program hears what became of its calls.
+                    life.is_stopping = not is_over
                     # A call that comes while the nursery closes could not be begun.
                     self._close()
                 nursery.cancel_scope.cancel()

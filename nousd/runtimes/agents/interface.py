@@ -179,6 +179,8 @@ class AgentLife(ABC):
         """The program has ended, or is of no more use."""
         self.listener: AgentListener | None = None
         """Hears of the turn; None between turns."""
+        self.is_stopping = False
+        """The turn is being stopped: nothing that the program asks in it is decided any more."""
         self.failure: AgentFailed | None = None
         self._turn_over = trio.Event()
         self._turn_failure: RunFailed | None = None
@@ -210,6 +212,7 @@ class AgentLife(ABC):
             RunFailed: the turn has failed; AgentFailed if the program is of no more use.
         """
         self._turn_over, self._turn_failure = trio.Event(), None
+        self.is_stopping = False
         self.listener = listener
         if self.failure is not None:
             raise self.failure

@@ -86,7 +86,6 @@ class AcpLife(AgentLife):
         self._cost_usd: float | None = 0.0
         self._turn_cost_usd: float | None = None
         self._plan: tuple[Todo, ...] = ()
-        self._is_stopping = False
         self._has_skipped = False
         self._is_ending = False
         self.model = start.model
@@ -240,7 +239,7 @@ class AcpLife(AgentLife):
             }
             for image in said.images
         ]
-        self._is_stopping = self._has_skipped = self._is_ending = False
+        self._has_skipped = self._is_ending = False
         self._message_id = self._turn_cost_usd = None
         self._reported.clear()
         self._nursery.start_soon(self._follow, prompt)
@@ -255,7 +254,7 @@ class AcpLife(AgentLife):
             # Some answer a cancelled prompt with an error.
             self.end_turn(
                 None
-                if self._is_stopping
+                if self.is_stopping
                 else RunFailed("provider_error", "the agent's model call failed", error.message)
             )
         except AgentFailed as failure:
@@ -282,7 +281,7 @@ class AcpLife(AgentLife):
 
     def _failure_of(self, stop_reason: str) -> RunFailed | None:
         match stop_reason:
-            case "cancelled" if not self._is_stopping:
+            case "cancelled" if not self.is_stopping:
                 return RunFailed("provider_error", "the agent cancelled its turn")
             case "refusal":
                 return RunFailed("provider_error", "the agent's model refuses to go on")
@@ -294,7 +293,9 @@ class AcpLife(AgentLife):
                 return None
 
     async def _ask_to_stop(self) -> None:
-        self._is_stopping = True
+        self.is_stopping = True
+        # Each question of the program gets its answer, which is cancelled, while it still waits for it.
+        await self._rpc.wait_answered()
         await self._rpc.notify("session/cancel", {"sessionId": self.agent_session_id})
 
     # --- what it says ------------------------------------------------------------------------
@@ -395,7 +396,7 @@ class AcpLife(AgentLife):
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
         asked = msgspec.json.decode(params, type=messages.PermissionAsked)
         may_run = await self._may_run(asked)
-        if self._is_stopping:
+        if self.is_stopping:
             return {"outcome": {"outcome": "cancelled"}}
         options = {option.kind: option.option_id for option in asked.options}
         for kind in ("allow_once",) if may_run else ("reject_once", "reject_always"):
