@@ -190,6 +190,7 @@ FailureCategory = Literal[
     "timeout",
     "unreachable",
     "not_configured",
+    "agent_failed",
 ]
 
 FAILURE_CATEGORIES: dict[FailureCategory, str] = {
@@ -207,6 +208,7 @@ FAILURE_CATEGORIES: dict[FailureCategory, str] = {
     "timeout": "The server did not answer in time.",
     "unreachable": "No connection to the server, or it broke.",
     "not_configured": "The provider cannot be used as it is configured; no server was asked.",
+    "agent_failed": "The agent program could not be started, has ended, or does not do what it should.",
 }
 """Every reason why a model call fails, with its one-sentence meaning; none is ever removed."""
 
@@ -363,8 +365,12 @@ class AgentFailed(RunFailed):
         cause: what happened, worded to follow the program's name, such as ``it ended``.
     """
 
-    def __init__(self, cause: str, *, hint: str = "") -> None:
-        super().__init__("agent_failed", "the agent program failed", cause, hint=hint)
+    def __init__(
+        self, cause: str, *, hint: str = "", category: FailureCategory = "agent_failed"
+    ) -> None:
+        super().__init__(
+            "agent_failed", "the agent program failed", cause, hint=hint, category=category
+        )
 
 
 class ToolError(NousdError):

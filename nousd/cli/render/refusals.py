@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from nousd.cli.render.people import shown_folder
-from nousd.errors import Refused
+from nousd.errors import Refused, without_category
 
 _SAID: Final = {
     "no_active_run": "no run is active in this session; start one with: nousctl prompt TEXT",
@@ -34,6 +34,9 @@ _SAID: Final = {
 }
 """machine word -> sentence."""
 
+_SAID_ALREADY: Final = "agent_failed"
+"""The category that a failure's own words say, too."""
+
 _OF_SETTINGS: Final = frozenset({"authentication", "not_configured", "unreachable"})
 """Categories of failed model calls that a user's settings can end."""
 
@@ -48,7 +51,7 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if verbose:
         return str(refused)
     word, _, name = refused.message.partition(": ")
-    cause = f" ({refused.cause})" if refused.cause else ""
+    cause = cause_text(refused.cause)
     if refused.code == "session_not_found":
         return "there is no such session; list them with: nousctl session list"
     if word == "workspace_not_allowed":
@@ -59,12 +62,18 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if word == "tool_not_registered":
         return f'there is no tool "{name}"; list tools with: nousctl tool list'
     if refused.code == "provider_error":
-        hint = provider_hint(refused.cause or "")
+        hint = refused.details.get("hint") or provider_hint(refused.cause or "")
         return f"{refused.message}{cause}" + (f"; {hint}" if hint else "")
     if refused.code == "command_rejected":
         said = _SAID.get(word) or refused.message.replace("_", " ")
         return (said.partition("; ")[0] if in_chat else said) + cause
     return f"{refused.message}{cause}"
+
+
+def cause_text(cause: str | None) -> str:
+    """Return the cause of a failure as it follows what failed."""
+    words = without_category(_SAID_ALREADY, cause or "")
+    return f" ({words})" if words else ""
 
 
 def provider_hint(cause: str) -> str:

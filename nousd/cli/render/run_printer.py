@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from nousd.cli.output import say, shown, snippet
-from nousd.cli.render.refusals import provider_hint
+from nousd.cli.render.refusals import cause_text, provider_hint
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
 
@@ -81,11 +81,11 @@ class RunPrinter:
                     self._remark(f"warning: {payload['code']}: {payload['message']}")
                 self._hint(payload)
             case "error":
-                cause = f" ({payload['cause']})" if payload["cause"] else ""
+                cause = cause_text(payload["cause"])
                 self._remark(f"error: {payload['code']}: {payload['message']}{cause}")
-                if hint := provider_hint(payload["cause"]):
+                hint = payload.get("hint") or provider_hint(payload["cause"])
+                if hint:
                     self._remark(hint)
-                self._hint(payload)
             case "agent_end" if payload.get("status") != "completed":
                 self._remark(f"the run ended: {payload.get('status')}")
 

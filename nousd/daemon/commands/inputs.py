@@ -27,7 +27,7 @@ from nousd.daemon.commands.run_requests import (
 )
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.runs.results import run_result
+from nousd.daemon.runs.results import error_of, run_result
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import shown_inputs
 from nousd.daemon.sessions.live_session import LiveSession
@@ -140,12 +140,27 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
     if result.status == "running":
         raise SessionError("the run's end could not be written", details={"run_id": result.run_id})
     if result.status in ("error", "timeout"):
-        record = await services.store.run(result.run_id)
-        cause = None if record is None or record.error is UNSET else record.error
-        raise ProviderFailed(
-            "provider request failed", cause=cause, details={"run_id": result.run_id}
-        )
+        raise await _failure_of(services, result.run_id)
     return msgspec.structs.replace(result, warnings=accepted.warnings)
+
+
+async def _failure_of(services: Services, run_id: str) -> ProviderFailed:
+    """Return the error for a run that was waited for and failed. That of an agent program says what the
+    run's ``error`` event says; the words for all others are those of v1.
+    """
+    record = await services.store.run(run_id)
+    cause = None if record is None or record.error is UNSET else record.error
+    details = {"run_id": run_id}
+    told = await error_of(services.store, run_id)
+    native = services.run_services.runtimes.default
+    if told is None or record is None or record.runtime == native:
+        return ProviderFailed("provider request failed", cause=cause, details=details)
+    details |= {
+        key: value
+        for key, value in {"category": told.category, "hint": told.hint}.items()
+        if isinstance(value, str)
+    }
+    return ProviderFailed(told.message, cause=cause, details=details)
 
 
 def _result_of_handled(accepted: Accepted) -> Result:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from nousd.daemon.eventlog.log_walk import for_each_event
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
+from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event, encode_json
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
@@ -38,6 +39,16 @@ async def run_result(store: Store, accepted: Accepted) -> Result:
         leaf_id=accepted.leaf_id,
         events_truncated=summary.truncated or UNSET,
     )
+
+
+async def error_of(store: Store, run_id: str) -> events.Error | None:
+    """Return the last ``error`` event of a run; None if it has none."""
+    found: list[StoredEvent] = []
+    wanted = EventFilter(run_id=run_id, types=frozenset({"error"}))
+    await for_each_event(store, wanted, found.append)
+    if not found:
+        return None
+    return msgspec.json.decode(decode_event(found[-1].line).payload, type=events.Error)
 
 
 async def _summarised(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:

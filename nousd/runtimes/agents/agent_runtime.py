@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.errors import AgentFailed, RunFailed
+from nousd.errors import AgentFailed, RunFailed, without_category
 from nousd.runtimes.agents.agent_turn import AgentTurn, text_of
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentLife, OwnTools, Resume, Start
@@ -31,6 +32,8 @@ from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+
+_ANEW: Final = "send the message again, or resume the session: the program is started anew"
 
 _INPUT_TYPE: Final = "application/json"
 
@@ -99,8 +102,17 @@ class AgentRuntime:
         except RunFailed as failure:
             # The words are the program's, or those of its model's server.
             failure.cause = self._secrets.redact_output(failure.cause)
-            failure.hint = self._secrets.redact_output(failure.hint)
+            if isinstance(failure, AgentFailed):
+                failure.message = f"the agent program {self.name} failed"
+            hint = failure.hint or await self._hint(failure)
+            failure.hint = self._secrets.redact_output(hint)
             raise
+
+    async def _hint(self, failure: RunFailed) -> str:
+        """Return the next step after a failure that names none; empty if nobody knows one."""
+        if failure.category == "authentication":
+            return (await trio.to_thread.run_sync(self.auth_facts)).instructions
+        return _ANEW if isinstance(failure, AgentFailed) else ""
 
     async def _take_turn(self, host: AgentHost) -> None:
         start = await self._start(host)
@@ -158,7 +170,7 @@ class AgentRuntime:
                 return await self._begun(host, start, resume)
             except AgentFailed as failure:
                 # The program may no longer have its session; our transcript serves as well.
-                reason = failure.cause
+                reason = without_category(failure.category, failure.cause)
         transcript = tuple(await host.context())
         resume = Resume("reconstruct" if transcript else "new", transcript=transcript)
         return await self._begun(host, start, resume, reason=reason)

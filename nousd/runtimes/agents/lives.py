@@ -178,7 +178,12 @@ class Lives:
             with trio.CancelScope() as scope:
                 async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
                     conversation = LineConversation(
-                        f"agent {self._agent.name}", process, _BOUNDS, AgentFailed, self._redact
+                        f"agent {self._agent.name}",
+                        process,
+                        _BOUNDS,
+                        AgentFailed,
+                        self._redact,
+                        tells_code=True,
                     )
                     async with trio.open_nursery() as nursery:
                         life = self._life(conversation, start, resume, nursery)

@@ -50,6 +50,7 @@ class LineConversation:
         name: what the diagnostic log calls it, such as ``mcp server files``.
         failure: the error that is raised for it.
         redact: cleans what it says on standard error.
+        tells_code: whether the failure of one that has ended names its exit code.
     """
 
     def __init__(
@@ -59,7 +60,10 @@ class LineConversation:
         bounds: LineBounds,
         failure: Callable[[str], NousdError],
         redact: Callable[[str], str],
+        *,
+        tells_code: bool = False,
     ) -> None:
+        self._tells_code = tells_code
         self._name = name
         self._process = process
         self._bounds = bounds
@@ -93,7 +97,11 @@ class LineConversation:
                 await take(line)
         with trio.move_on_after(_FAREWELL_SECONDS):
             await self._is_silent.wait()
-        raise self._failure("; ".join(["it ended", *self._last_words]))
+            if self._tells_code:
+                await self._process.wait()
+        code = self._process.code() if self._tells_code else None
+        ended = "it ended" if code is None else f"it ended with exit code {code}"
+        raise self._failure("; ".join([ended, *self._last_words]))
 
     async def write(self, line: bytes) -> None:
         """Send a line, without its line feed. If the program is ending, nothing happens: the reader

@@ -172,12 +172,14 @@ class Conversation(NamedTuple):
 
     Args:
         wait: returns when every process of the program is gone.
+        code: returns the exit code of the program, above 128 after a signal; None while it is not known.
     """
 
     stdin: trio.abc.SendStream
     stdout: trio.abc.ReceiveStream
     stderr: trio.abc.ReceiveStream
     wait: Callable[[], Awaitable[None]]
+    code: Callable[[], int | None] = lambda: None
 
 
 @asynccontextmanager
@@ -205,7 +207,7 @@ async def supervised_conversation(
         program = _Program(argv, cwd, env, grace_seconds)
         command = await stack.enter_async_context(_supervised(program, theirs, inherited.close))
         stdin, stdout, stderr = ours
-        yield Conversation(stdin, stdout, stderr, command.wait_ended)
+        yield Conversation(stdin, stdout, stderr, command.wait_ended, command.code)
 
 
 class _Program(NamedTuple):
@@ -408,15 +410,20 @@ class _Supervised:
             self.process.kill()
 
     def outcome(self, *, timed_out: bool) -> Ended:
-        code = self._code()
+        code = self.code()
         if code is None:
             self._kill()
             return Ended(failure="lost its supervisor", timed_out=timed_out)
         return Ended(
-            code=code if code >= 0 else 128 - code,
+            code=code,
             timed_out=timed_out,
             exceeded=self._word_after(b"exceeded"),
         )
+
+    def code(self) -> int | None:
+        """Return the command's exit code, above 128 after a signal; None while it is not known."""
+        code = self._code()
+        return code if code is None or code >= 0 else 128 - code
 
     def _code(self) -> int | None:
         return self._number_after(b"exited")

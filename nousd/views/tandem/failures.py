@@ -41,6 +41,7 @@ KINDS: Final = {
     "timeout": Kind("timeout", "ENGINE_TIMEOUT"),
     "unreachable": Kind("provider", _DISPATCH_FAILED),
     "not_configured": Kind("missing_connection", _DISPATCH_FAILED),
+    "agent_failed": Kind("runtime", _DISPATCH_FAILED),
 }
 """category of a failed model call -> the contract's words."""
 

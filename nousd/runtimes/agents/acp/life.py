@@ -32,6 +32,7 @@ from nousd.runtimes.agents.interface import (
     Write,
 )
 from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
+from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.told_transcript import told
@@ -141,6 +142,7 @@ class AcpLife(AgentLife):
         return AgentFailed(
             f"it is not logged in: {error.message}",
             hint="log in with the program itself" + (f" ({ways})" if ways else ""),
+            category="authentication",
         )
 
     async def _open(self, servers: list[dict[str, Any]]) -> messages.Opened:
@@ -255,7 +257,10 @@ class AcpLife(AgentLife):
             self.end_turn(
                 None
                 if self.is_stopping
-                else RunFailed("provider_error", "the agent's model call failed", error.message)
+                else model_failure(
+                    error.message,
+                    category="authentication" if error.code == _AUTH_REQUIRED else None,
+                )
             )
         except AgentFailed as failure:
             self.end(failure)
@@ -284,7 +289,11 @@ class AcpLife(AgentLife):
             case "cancelled" if not self.is_stopping:
                 return RunFailed("provider_error", "the agent cancelled its turn")
             case "refusal":
-                return RunFailed("provider_error", "the agent's model refuses to go on")
+                return RunFailed(
+                    "provider_error",
+                    "the agent's model refuses to go on",
+                    category="content_filter",
+                )
             case "max_turn_requests":
                 return RunFailed(
                     "tool_loop_limit_exceeded", "the agent made as many model calls as it may"

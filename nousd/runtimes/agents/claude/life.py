@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 import msgspec
 import trio
 
-from nousd.errors import AgentFailed, RunFailed
+from nousd.errors import AgentFailed, FailureCategory
 from nousd.net.jsonrpc import REQUESTS_MAX, RpcError, readable
 from nousd.runtimes.agents.claude import messages
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
 from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
+from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.time_limits import HOOK_SECONDS
 from nousd.runtimes.agents.told_transcript import told
@@ -31,6 +32,21 @@ _PREFIX: Final = f"mcp__{SERVER}__"
 """The program's prefix of our tools' names."""
 
 _TOOL_USE_ID: Final = "claudecode/toolUseId"
+
+_CATEGORIES: Final[dict[str, FailureCategory]] = {
+    "account_on_hold": "permission_denied",
+    "authentication_failed": "authentication",
+    "billing_error": "quota",
+    "cloud_credential_error": "authentication",
+    "invalid_request": "invalid_request",
+    "model_not_found": "not_found",
+    "oauth_org_not_allowed": "permission_denied",
+    "overloaded": "overloaded",
+    "rate_limit": "rate_limit",
+    "server_error": "server_error",
+    "verification_required": "permission_denied",
+}
+"""The program's word for why a model call failed -> ours."""
 
 _PASSED_OVER: Final = frozenset(
     {"rate_limit_event", "tool_progress", "auth_status", "keep_alive", "streamlined_text"}
@@ -58,6 +74,7 @@ class ClaudeLife(AgentLife):
         self._usage = messages.TokenCounts()
         self.model = start.model
         self._cost_usd = 0.0
+        self._error: str | None = None
         self.facts_of = None if start.own_tools == "off" else facts_of
         self._own_calls: dict[str, tuple[AgentCall, float]] = {}
         self._takers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
@@ -179,6 +196,7 @@ class ClaudeLife(AgentLife):
         listener, said = self.listener, message.message
         if listener is None or message.parent_tool_use_id is not None:
             return
+        self._error = message.error
         if said.id in self._streamed:
             return
         self._usage = _sum(self._usage, said.usage)
@@ -206,7 +224,9 @@ class ClaudeLife(AgentLife):
         failure = None
         if message.is_error and message.terminal_reason != "hook_stopped":
             cause = message.result or "; ".join(message.errors) or message.subtype
-            failure = RunFailed("provider_error", "the agent's model call failed", cause)
+            said = _CATEGORIES.get(self._error or "")
+            failure = model_failure(cause, status=message.api_error_status, category=said)
+        self._error = None
         self.end_turn(failure)
 
     async def _take_response(self, message: messages.ControlResponse) -> None:

@@ -66,9 +66,10 @@ class StreamEvent(msgspec.Struct):
 
 
 class Assistant(msgspec.Struct):
-    """``assistant``: a message, whole so far."""
+    """``assistant``: a message, whole so far. Its ``error`` says why a model call failed."""
 
     message: ModelMessage
+    error: str | None = None
     parent_tool_use_id: str | None = None
 
 
@@ -117,6 +118,7 @@ class Result(msgspec.Struct):
     errors: list[str] = []
     terminal_reason: str = ""
     total_cost_usd: float = 0.0
+    api_error_status: int | None = None
 
 
 class Fault(msgspec.Struct):

@@ -11,11 +11,12 @@ from typing import Any, Final, TypeVar
 import msgspec
 import trio
 
-from nousd.errors import AgentFailed, RunFailed
+from nousd.errors import AgentFailed, FailureCategory
 from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.codex import messages, told
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
 from nousd.runtimes.agents.mcp_tools import mcp_name
+from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
@@ -33,6 +34,22 @@ _PASSED_OVER: Final = frozenset(
     }
 )
 """Notifications that say nothing that others do not say, or nothing for a transcript."""
+
+_CATEGORIES: Final[dict[str, FailureCategory]] = {
+    "badRequest": "invalid_request",
+    "bioPolicy": "content_filter",
+    "contextWindowExceeded": "context_length",
+    "cyberPolicy": "content_filter",
+    "internalServerError": "server_error",
+    "misalignmentPolicyViolation": "content_filter",
+    "modelNotFound": "not_found",
+    "rateLimitExceeded": "rate_limit",
+    "serverOverloaded": "overloaded",
+    "sessionBudgetExceeded": "quota",
+    "unauthorized": "authentication",
+    "usageLimitExceeded": "quota",
+}
+"""The program's word for why a model call failed -> ours."""
 
 _Result = TypeVar("_Result", bound=msgspec.Struct)
 
@@ -110,7 +127,7 @@ class CodexLife(AgentLife):
                 **told.environments(self._start),
             )
         except RpcError as error:
-            self.end_turn(_failed(error.message))
+            self.end_turn(model_failure(error.message))
         except msgspec.DecodeError as error:
             self.end(AgentFailed(f"it answered what nobody here understands: {error}"))
         else:
@@ -178,7 +195,8 @@ class CodexLife(AgentLife):
         failure = None
         if turn.status != "completed":
             fault = turn.error or messages.Fault(f"the turn is {turn.status}")
-            failure = _failed("; ".join(filter(None, (fault.message, fault.additional_details))))
+            cause = "; ".join(filter(None, (fault.message, fault.additional_details)))
+            failure = model_failure(cause, **_why(fault.codex_error_info))
         self._open_text = ""
         self.end_turn(failure)
 
@@ -310,5 +328,10 @@ def _content(text: str, *, success: bool) -> Any:
     return {"contentItems": [{"type": "inputText", "text": text}], "success": success}
 
 
-def _failed(cause: str) -> RunFailed:
-    return RunFailed("provider_error", "the agent's model call failed", cause)
+def _why(info: Any) -> dict[str, Any]:
+    """Return the reason of a failure, as far as the program says it: a word, or a word with a status."""
+    if isinstance(info, str):
+        return {"category": _CATEGORIES.get(info)}
+    details = next(iter(info.values()), None) if isinstance(info, dict) else None
+    status = details.get("httpStatusCode") if isinstance(details, dict) else None
+    return {"status": status if isinstance(status, int) else None}

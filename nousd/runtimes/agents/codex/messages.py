@@ -41,6 +41,7 @@ class Fault(Message):
     """The failure of a turn."""
 
     message: str = ""
+    codex_error_info: Any = None
     additional_details: str | None = None
 
 
