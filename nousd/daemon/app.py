@@ -38,6 +38,7 @@ from nousd.daemon.policy.subtask_policy import CutPermissions
 from nousd.daemon.runs.call_hooks import ExtensionCallHooks
 from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.model_inputs import ModelInputs
+from nousd.daemon.runs.outside_calls import record_refused
 from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
 from nousd.daemon.runs.registry import Runs
 from nousd.daemon.runs.runtimes import MakeRuntime, Runtimes
@@ -66,6 +67,7 @@ from nousd.tools.sandbox.interface import FindSandbox, no_sandbox
 from nousd.tools.sandbox.obeyed_links import NO_LINKS, ObeyedLinks
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.limits import LINE_BYTES_MAX
+from nousd.wire.objects.entries import ToolCall
 
 _CONTEXT_WINDOWS_READ: Final = 4
 """Maximum context windows to read of an uncompacted transcript. A compaction summarises what is read;
@@ -139,7 +141,11 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     approvers = Approvers()
     async with trio.open_nursery() as nursery:
         bounds = AnswerBounds(deps.native.answer_bytes_max, deps.native.run_answer_bytes_max)
-        around = AgentSurroundings(nursery, contained, tools, hooks, bounds, deps.secrets)
+
+        async def refused(session_id: str, runtime: str, call: ToolCall) -> None:
+            await record_refused(shared, session_id, runtime, call)
+
+        around = AgentSurroundings(nursery, contained, tools, hooks, refused, bounds, deps.secrets)
         agents = deps.make_agents(around)
         shared = _run_services(
             deps, log, defaults, tools, gate=gate, approvers=approvers, agents=agents

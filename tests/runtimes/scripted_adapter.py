@@ -83,7 +83,7 @@ class ScriptedLife(AgentLife):
         said = msgspec.json.decode(params, type=_Asked)
         call = AgentCall(agent_call_id=said.id, name=said.tool, args=said.args)
         if self.listener is None:
-            return {"text": "no_active_run"}
+            return {"text": (await self.refuse_outside(call)).text}
         if method == "call":
             return {"text": await self._run_tool(self.listener, call)}
         if method == "may_run":

@@ -528,9 +528,11 @@ async def test_a_call_outside_of_a_turn_is_refused(tmp_path: Path) -> None:
     async with acp_bench(tmp_path) as bench:
         await bench.run({"say": "a"})
         answer = await call_tool(server_of(bench))
+        denied = await bench.events.until("tool_call_denied")
     assert answer is not None
     assert answer["result"]["isError"]
     assert answer["result"]["content"][0]["text"].startswith("no_active_run")
+    assert denied["payload"]["reason"].startswith("no_active_run")
 
 
 async def test_who_does_not_know_the_token_is_not_answered(tmp_path: Path) -> None:

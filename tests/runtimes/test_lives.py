@@ -14,7 +14,7 @@ from nousd.daemon.error_boundary import contained
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents import lives
 from nousd.runtimes.agents.guest import Guest
-from nousd.runtimes.agents.interface import AgentLife, Resume, Start, UserText
+from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
 from nousd.runtimes.agents.lives import LIVES_MAX, Lives
 from tests.harness.daemon import WAIT_SECONDS
 from tests.runtimes.scripted_adapter import ScriptedAgent
@@ -60,10 +60,21 @@ def start(tmp_path: Path) -> Start:
     return Start(workdir=tmp_path, model="", instructions="", tools=())
 
 
+async def outside(_session_id: str, _call: AgentCall) -> None:
+    """Nothing is called."""
+
+
 @asynccontextmanager
 async def living(agent: QuietAgent) -> AsyncIterator[Lives]:
     async with trio.open_nursery() as nursery:
-        yield Lives(agent, nursery, Guest(lambda: None, ()), contain=contained, redact=str)
+        yield Lives(
+            agent,
+            nursery,
+            Guest(lambda: None, ()),
+            contain=contained,
+            record_outside=outside,
+            redact=str,
+        )
         nursery.cancel_scope.cancel()
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 
+from nousd.runtimes.agents.interface import AgentCall
 from tests.harness.daemon import WAIT_SECONDS, of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench
 from tests.runtimes.scripted_adapter import ScriptedAgent
+from tests.runtimes.test_agent_turn import Working
 
 CALL = ["workspace.write", {"path": "asked", "content": "x"}]
 
@@ -63,3 +65,34 @@ async def test_the_next_turn_can_ask_again(tmp_path: Path, agent: ScriptedAgent)
             await bench.client.request("confirm_tool", decision="once", **named)
             await bench.events.run()
         assert (tmp_path / "asked").exists()
+
+
+async def test_a_call_after_the_turn_is_refused_and_recorded(
+    tmp_path: Path, agent: ScriptedAgent
+) -> None:
+    async with runtime_bench(tmp_path, agent) as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            run = await bench.run({"late": CALL})
+            if not of_type(run, "tool_call_denied"):
+                await bench.events.until("tool_call_denied")
+        (call,) = (await bench.client.request("list_tool_calls"))["calls"]
+        assert (call["tool_name"], call["state"]) == ("workspace.write", "denied")
+        found = await bench.client.request("get_events", types=["tool_call_requested"])
+        (requested,) = [event["payload"] for event in found["events"]]
+        assert (requested["runtime"], requested["args"]) == ("scripted", CALL[1])
+        assert "run_id" not in requested
+        assert not (tmp_path / "asked").exists()
+
+
+async def test_calls_between_turns_are_recorded_within_a_bound() -> None:
+    recorded: list[str] = []
+
+    async def record(call: AgentCall) -> None:
+        recorded.append(call.agent_call_id)
+
+    life = Working()
+    life.record_outside = record
+    for number in range(30):
+        call = AgentCall(agent_call_id=str(number), name="Bash", args={})
+        assert (await life.refuse_outside(call)).text.startswith("no_active_run")
+    assert recorded == [str(number) for number in range(20)]

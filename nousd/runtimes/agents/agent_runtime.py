@@ -8,16 +8,17 @@ where it ended when the program was last asked.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 import trio
 from msgspec import UNSET, UnsetType
 
-from nousd.errors import AgentFailed, RunFailed, without_category
+from nousd.errors import AgentFailed, RunFailed, SessionNotFound, StoreError, without_category
 from nousd.runtimes.agents.agent_turn import AgentTurn, text_of
 from nousd.runtimes.agents.guest import Guest
-from nousd.runtimes.agents.interface import Agent, AgentLife, OwnTools, Resume, Start
+from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, OwnTools, Resume, Start
 from nousd.runtimes.agents.lives import Lives
 from nousd.runtimes.agents.owned_tools import OwnedTools, offered
 from nousd.runtimes.agents.surroundings import AgentSurroundings
@@ -64,8 +65,10 @@ class AgentRuntime:
             around.nursery,
             guest,
             contain=around.contain,
+            record_outside=self._record_outside,
             redact=around.secrets.redact_output,
         )
+        self._refused = around.refused
         self._tools = OwnedTools(around.tools)
         self._calls = CallRunner(self._tools, around.hooks)
         self._bounds = around.bounds
@@ -214,6 +217,18 @@ class AgentRuntime:
                 **more,
             )
         )
+
+    async def _record_outside(self, session_id: str, call: AgentCall) -> None:
+        clean = self._secrets.redact_output
+        refused = ToolCall(
+            tool_call_id="",
+            runtime_tool_call_id=clean(call.agent_call_id),
+            name=clean(call.name),
+            args=self._secrets.redact_output_json(dict(call.args)),
+        )
+        # A session that is lost or deleted has no log any more.
+        with suppress(StoreError, SessionNotFound):
+            await self._refused(session_id, self.name, refused)
 
     async def _tell_input(self, host: AgentHost, start: Start) -> None:
         """Log what the program is given, as an artifact of which only the form is ours."""

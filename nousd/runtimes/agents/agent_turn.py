@@ -292,6 +292,7 @@ class AgentTurn:
     async def run_tool(self, call: AgentCall) -> ToolResult:
         """See ``AgentListener.run_tool``. A call that the agent repeats is the same call."""
         if self._nursery is None:
+            await self._life.refuse_outside(call)
             return STOPPED
         args = self._secrets.redact_output_json(dict(call.args))
         key = (call.agent_call_id or str(uuid.uuid4()), input_hash(call.name, args))
@@ -323,6 +324,7 @@ class AgentTurn:
         if self._life.facts_of is None:
             return (await self.run_tool(call)).text
         if self._nursery is None:
+            await self._life.refuse_outside(call)
             return STOPPED.text
         own = self._own_calls.get(call.agent_call_id)
         if own is None or (own.name, own.args) != (call.name, call.args):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import msgspec
 import trio
@@ -26,6 +26,12 @@ from nousd.wire.objects.todos import Todo
 ResumeKind = Literal["new", "native", "reconstruct"]
 """The beginning of a life: with nothing, with the program's own session, or told our transcript."""
 
+
+OUTSIDE: Final = ToolResult("no_active_run: no run is open, so nothing was run", is_error=True)
+"""The result of a call that comes while no run is open, as the program is told it."""
+
+_OUTSIDE_MAX: Final = 20
+"""Calls between two turns that are recorded; further ones are only refused."""
 
 OwnTools = Literal["off", "ask"]
 """The use of a program's own tools: not offered, or each call is asked about."""
@@ -174,7 +180,11 @@ class AgentLife(ABC):
     facts_of: Callable[[AgentCall], Facts] | None = None
     """Returns the effects of a call of the program's own tools; None while these are off."""
 
+    record_outside: Callable[[AgentCall], Awaitable[None]] | None = None
+    """Writes a call that comes while no run is open into the log, as refused."""
+
     def __init__(self) -> None:
+        self._outside = 0
         self.over = trio.Event()
         """The program has ended, or is of no more use."""
         self.listener: AgentListener | None = None
@@ -212,7 +222,7 @@ class AgentLife(ABC):
             RunFailed: the turn has failed; AgentFailed if the program is of no more use.
         """
         self._turn_over, self._turn_failure = trio.Event(), None
-        self.is_stopping = False
+        self.is_stopping, self._outside = False, 0
         self.listener = listener
         if self.failure is not None:
             raise self.failure
@@ -220,6 +230,13 @@ class AgentLife(ABC):
         await self._turn_over.wait()
         if self._turn_failure is not None:
             raise self._turn_failure
+
+    async def refuse_outside(self, call: AgentCall) -> ToolResult:
+        """Refuse a call that comes while no run is open, and record it; return what to tell it."""
+        self._outside += 1
+        if self.record_outside is not None and self._outside <= _OUTSIDE_MAX:
+            await self.record_outside(call)
+        return OUTSIDE
 
     async def interrupt(self) -> None:
         """Ask the program to end its turn, and wait until it has."""

@@ -19,7 +19,7 @@ import trio
 from nousd.errors import AgentFailed, NousdError
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.guest import Guest
-from nousd.runtimes.agents.interface import Agent, AgentLife, Resume, Start
+from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, Resume, Start
 from nousd.runtimes.agents.time_limits import BEGIN_SECONDS, IDLE_SECONDS, PLACE_SECONDS
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
@@ -47,6 +47,7 @@ class Lives:
     Args:
         nursery: the daemon's; each program is held by a task of its own.
         contain: the boundary around such a task.
+        record_outside: writes a session's call into the log that comes while no run is open.
         redact: cleans what they say on standard error.
     """
 
@@ -57,12 +58,14 @@ class Lives:
         guest: Guest,
         *,
         contain: Contain,
+        record_outside: Callable[[str, AgentCall], Awaitable[None]],
         redact: Callable[[str], str],
     ) -> None:
         self._agent = agent
         self._nursery = nursery
         self._guest = guest
         self._contain = contain
+        self._record_outside = record_outside
         self._redact = redact
         self._kept: dict[str, _Kept] = {}
         self._places = trio.Semaphore(LIVES_MAX)
@@ -187,6 +190,7 @@ class Lives:
                     )
                     async with trio.open_nursery() as nursery:
                         life = self._life(conversation, start, resume, nursery)
+                        life.record_outside = partial(self._record_outside, session_id)
                         await _begin(life)
                         kept = self._kept[session_id] = _Kept(life, start, scope)
                         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import trio
@@ -12,6 +12,7 @@ from nousd.runtimes.answer_room import AnswerBounds
 from nousd.runtimes.calls.hooks import CallHooks
 from nousd.tools.interface import Tool
 from nousd.tools.secrets_interface import Secrets
+from nousd.wire.objects.entries import ToolCall
 
 
 class AgentSurroundings(NamedTuple):
@@ -22,11 +23,14 @@ class AgentSurroundings(NamedTuple):
         contain: the boundary around what an adapter does.
         tools: the daemon's current tools.
         hooks: called for every call.
+        refused: given a session, a runtime and a call without an id, writes into the log that the call
+            was refused, because no run is open.
     """
 
     nursery: trio.Nursery
     contain: Contain
     tools: Mapping[str, Tool]
     hooks: CallHooks
+    refused: Callable[[str, str, ToolCall], Awaitable[None]]
     bounds: AnswerBounds
     secrets: Secrets

@@ -104,6 +104,7 @@ class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
     args_ref: str | UnsetType = UNSET
     args_bytes: int | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
+    runtime: str | UnsetType = UNSET
 
 
 class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 ``{"say": TEXT}``, ``{"think": TEXT}``, ``{"call": [TOOL, ARGS]}``, ``{"calls": [[TOOL, ARGS], ...]}``
 at once, ``{"again": [TOOL, ARGS]}`` a call twice under one id, ``{"own": [TOOL, ARGS]}`` a tool of its
 own that it asks about, ``{"leave": [TOOL, ARGS]}`` a call whose result it does not wait for,
+``{"late": [TOOL, ARGS]}`` a call after its turn,
 ``{"say_results": true}`` what the calls so far gave, ``{"hold": true}`` until it is interrupted or
 steered, ``{"deaf": true}`` until it is killed, ``{"die": CODE}``, ``{"fail": TEXT}`` the model's server
 fails, ``{"unknown": N}`` messages that nobody knows, ``{"garbage": N}`` lines that are no messages,

@@ -39,6 +39,7 @@ class Program:
         self._stopped = threading.Event()
         self._last_id = 0
         self._results: list[str] = []
+        self._late: list[tuple[str, Any]] = []
         self._acts: dict[str, Callable[[Any], None]] = {
             "say": self._say,
             "think": lambda text: self._tell("reasoning", delta=text),
@@ -46,6 +47,7 @@ class Program:
             "calls": self._call,
             "again": lambda pair: self._call([pair, pair], "call-same"),
             "leave": self._leave,
+            "late": self._late.append,
             "own": self._own,
             "say_results": lambda _: self._say(" | ".join(self._results)),
             "hold": self._hold,
@@ -117,6 +119,8 @@ class Program:
             return
         self._tell("usage", input=3, output=2)
         self._tell("turn_end")
+        late, self._late[:] = [*self._late], []
+        self._call(late)
 
     def _tell(self, method: str, **params: Any) -> None:
         send({"method": method, "params": params})

@@ -20,7 +20,7 @@ from msgspec import Raw
 from nousd.errors import AgentFailed, RunFailed
 from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.acp import messages
-from nousd.runtimes.agents.acp.reported_calls import ReportedCalls
+from nousd.runtimes.agents.acp.reported_calls import ReportedCalls, called
 from nousd.runtimes.agents.acp.tool_socket import serve_tools
 from nousd.runtimes.agents.interface import (
     AgentCall,
@@ -48,8 +48,6 @@ _AUTH_REQUIRED: Final = -32000
 
 _ASKING_MODE: Final = "default"
 """The mode in which those programs that have it ask before they run their own tools."""
-
-_OUTSIDE: Final = ToolResult("no_active_run: the turn is over", is_error=True)
 
 _CALL_ID_KEYS: Final = ("claudecode/toolUseId", "callId")
 """Where programs put their id of a call into a request to an MCP server."""
@@ -416,6 +414,8 @@ class AcpLife(AgentLife):
     async def _may_run(self, asked: messages.PermissionAsked) -> bool:
         """Return whether the program may make a call: ours are judged when they are made."""
         listener = self.listener
+        if listener is None:
+            await self.refuse_outside(called(asked.tool_call))
         if listener is None or asked.session_id != self.agent_session_id:
             return False
         await listener.delivered()
@@ -431,19 +431,24 @@ class AcpLife(AgentLife):
         return self.listener is not None and not self._is_ending
 
     async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
+        sent = _id_in(params.meta)
         if not self._is_in_turn():
-            return _OUTSIDE
-        id_ = await self._reported.id_of(name, params.arguments, _id_in(params.meta))
+            return await self.refuse_outside(_call(sent, name, params))
+        id_ = await self._reported.id_of(name, params.arguments, sent)
         listener = self.listener
+        call = _call(id_, name, params)
         if listener is None or not self._is_in_turn():
-            return _OUTSIDE
+            return await self.refuse_outside(call)
         if listener.steer_waits():
             # The program is told of the first one, and ends its turn by itself if it heeds that.
             if self._has_skipped:
                 await self._ask_to_stop()
             self._has_skipped = True
-        call = AgentCall(agent_call_id=id_, name=name, args=params.arguments)
         return await listener.run_tool(call)
+
+
+def _call(id_: str, name: str, params: ToolCallParams) -> AgentCall:
+    return AgentCall(agent_call_id=id_, name=name, args=params.arguments)
 
 
 def _id_in(meta: Mapping[str, Any]) -> str:

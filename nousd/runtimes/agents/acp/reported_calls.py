@@ -56,7 +56,7 @@ class _Reported(msgspec.Struct):
     def ended(self, result: ToolResult) -> Observed:
         # Programs without names begin with the name as the title, and then describe the call.
         label = self.title if re.fullmatch(_NAME, self.title) else ""
-        return Observed(_call(self.told, label), result, trio.current_time() - self.since)
+        return Observed(called(self.told, label), result, trio.current_time() - self.since)
 
 
 class ReportedCalls:
@@ -86,7 +86,7 @@ class ReportedCalls:
         """
         reported = self._remember(told)
         reported.is_settled = True
-        return _call(reported.told)
+        return called(reported.told)
 
     def allowed(self, call: AgentCall) -> None:
         """The program may carry out a call that was judged: its result is to be observed."""
@@ -183,7 +183,8 @@ def _labels(name: str) -> tuple[str, ...]:
     )
 
 
-def _call(told: messages.ToolCall, label: str = "") -> AgentCall:
+def called(told: messages.ToolCall, label: str = "") -> AgentCall:
+    """Return a call of the program's own as far as it is told; ``label`` names it if nothing does."""
     # None of ours, which have dots: the gate would carry it out.
     name = (told.name or "").replace(".", "_")
     known = told.raw_input if isinstance(told.raw_input, dict) else {}

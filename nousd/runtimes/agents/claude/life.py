@@ -281,11 +281,11 @@ class ClaudeLife(AgentLife):
         """Answer the hook before a tool call: ours are judged when they are made, others here."""
         told = msgspec.convert(asked.input, messages.HookInput, strict=False)
         listener, ours = self.listener, self._names.get(told.tool_name)
-        if listener is None:
-            return _decision("deny", "the turn is over")
         call = AgentCall(
             agent_call_id=told.tool_use_id, name=ours or told.tool_name, args=told.tool_input
         )
+        if listener is None:
+            return _decision("deny", (await self.refuse_outside(call)).text)
         if listener.steer_waits():
             skipped = await listener.run_tool(call)
             return {"continue": False, "stopReason": "", **_decision("deny", skipped.text)}
@@ -312,14 +312,13 @@ class ClaudeLife(AgentLife):
         return {"mcp_response": answer}
 
     async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
-        listener = self.listener
-        if listener is None:
-            return ToolResult("no_active_run: the turn is over", is_error=True)
         id_ = params.meta.get(_TOOL_USE_ID)
         call = AgentCall(
             agent_call_id=id_ if isinstance(id_, str) else "", name=name, args=params.arguments
         )
-        return await listener.run_tool(call)
+        if self.listener is None:
+            return await self.refuse_outside(call)
+        return await self.listener.run_tool(call)
 
 
 def facts_of(call: AgentCall) -> Facts:

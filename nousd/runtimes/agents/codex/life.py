@@ -279,11 +279,11 @@ class CodexLife(AgentLife):
 
     async def _run_tool(self, asked: messages.ToolCall) -> Any:
         listener = self.listener
-        if listener is None:
-            return _content("no_active_run: the turn is over", success=False)
         args = asked.arguments if isinstance(asked.arguments, dict) else {}
         name = self._names.get(asked.tool, asked.tool)
         call = AgentCall(agent_call_id=asked.call_id, name=name, args=args)
+        if listener is None:
+            return _content((await self.refuse_outside(call)).text, success=False)
         result = await listener.run_tool(call)
         await self._pass_on_steer()
         return _content(result.text, success=not result.is_error)
@@ -316,6 +316,8 @@ class CodexLife(AgentLife):
     async def _may_run(self, item_id: str, name: str, args: Mapping[str, Any]) -> Any:
         listener = self.listener
         call = AgentCall(agent_call_id=item_id, name=name, args=args)
+        if listener is None:
+            await self.refuse_outside(call)
         may_run = listener is not None and await listener.may_run(call) is None
         return {"decision": "accept" if may_run else "decline"}
 
