@@ -226,6 +226,13 @@ class AgentHost(TurnHost, Protocol):
         """
         ...
 
+    async def asked_before(self, call: ToolCall) -> ToolCall | None:
+        """Return the call that this is another attempt at: one under the same id of the program, with
+        the same arguments, in a run that was cut off, and after which no run was completed; None if it
+        is new.
+        """
+        ...
+
     def stop_asking(self) -> None:
         """End what calls of the turn ask the user, now and later: the program has ended its turn, so it
         waits for no answer. The calls end as denied.

@@ -5,6 +5,7 @@ A row has the state of an attempt and the range of its events; everything else i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import UNSET
@@ -22,7 +23,7 @@ from nousd.wire.codec.envelope import EventLine, decode_event, event_in
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.events import EVENTS, Event
 from nousd.wire.events.tools import ToolCallEvent
-from nousd.wire.objects.entries import MessageEntry, ToolCall
+from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.responses.tools import CallDecision, ToolCallRecord
 
 _STEPS: Final = frozenset(
@@ -80,6 +81,36 @@ class CallRecords:
         if given is None:
             return Earlier(last.attempt, may_have_run)
         return Earlier(last.attempt, may_have_run, *given)
+
+    async def asked_before(
+        self, context: Sequence[Entry], call: ToolCall, *, runtime: str, run_id: str
+    ) -> ToolCall | None:
+        """Return the call that this one is another attempt at; see ``AgentHost.asked_before``.
+
+        Args:
+            run_id: the run that asks.
+        """
+        if not call.runtime_tool_call_id:
+            return None
+        cut_off = ""
+        for entry in reversed(context):
+            if not isinstance(entry, MessageEntry) or entry.run_id in (UNSET, run_id):
+                continue
+            if entry.run_id != cut_off:
+                run = await self._store.run(entry.run_id)
+                if run is None or run.status == "completed":
+                    return None
+                if run.runtime != runtime:
+                    return None
+                cut_off = entry.run_id
+            for known in entry.tool_calls or ():
+                if (known.runtime_tool_call_id, known.name, known.args) == (
+                    call.runtime_tool_call_id,
+                    call.name,
+                    call.args,
+                ):
+                    return known
+        return None
 
     async def _unrecorded(self, session_id: str, call: ToolCall) -> Earlier:
         """Return the facts about a call that has no row.

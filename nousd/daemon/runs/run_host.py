@@ -326,6 +326,12 @@ class RunHost(DeliveringHost):
         """See ``HookedRun.warn``."""
         self.decide((events.Warning(**self.remark_where, code=code, message=message),))
 
+    async def asked_before(self, call: ToolCall) -> ToolCall | None:
+        """See ``AgentHost.asked_before``."""
+        return await self._services.call_records.asked_before(
+            await self.context(), call, runtime=self.runtime.name, run_id=self.run_id
+        )
+
     async def earlier(self, call: ToolCall) -> Earlier:
         """See ``TurnHost.earlier``."""
         message_id = call.tool_call_id.rpartition(".")[0]

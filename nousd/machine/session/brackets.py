@@ -196,7 +196,8 @@ class Brackets:
         if not isinstance(start, events.ToolExecutionStart):
             return
         message_id = message_of(start.tool_call_id)
-        if message_id in self._messages:
+        # An earlier run has the message of a call that is asked for again.
+        if message_id in self._messages or (start.attempt or 1) > 1:
             return
         self._messages.add(message_id)
         # Its parent is set when it goes out.

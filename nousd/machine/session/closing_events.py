@@ -160,7 +160,7 @@ def _late_brackets(
         if tool.phase is None:
             continue
         message_id = message_of(tool.tool_call_id)
-        if message_id not in told:
+        if message_id not in told and tool.keys["attempt"] == 1:
             told.add(message_id)
             calls = _waiting_calls(tracker, message_id)
             ends += announcement(tracker, calls, leaf_id=leaf_after(ends, leaf_id), now=now)

@@ -24,6 +24,7 @@ from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import input_hash
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.runner import CallRunner, observe
 from nousd.runtimes.interface import AgentHost, Delivery
 from nousd.runtimes.message_writer import MessageWriter, Streamed
@@ -313,11 +314,12 @@ class AgentTurn:
 
     async def _observe(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
         args = self._secrets.redact_output_json(dict(call.args))
-        announced = await self._announce(call, args)
+        announced, earlier = await self._announce(call, args)
         text = self._secrets.redact_output(result.text)
         told = msgspec.structs.replace(result, text=text)
         tool = OwnToolCall(call.name, args, self._runtime, Facts())
-        await observe(self._host, announced, tool, told, seconds)
+        attempt = earlier.attempts + 1
+        await observe(self._host, announced, tool, told, seconds, attempt=attempt)
 
     async def may_run(self, call: AgentCall) -> str | None:
         """See ``AgentListener.may_run``. While own tools are off the gate knows none of them."""
@@ -339,40 +341,48 @@ class AgentTurn:
 
     async def _execute_own(self, call: AgentCall, own: OwnToolCall) -> None:
         args = self._secrets.redact_output_json(dict(call.args))
-        announced = await self._announce(call, args)
+        announced, earlier = await self._announce(call, args)
         if self._host.has_pending_steer():
-            result = await self._calls.skip(self._host, announced)
+            result = await self._calls.skip(self._host, announced, earlier)
         else:
-            result = await self._calls.with_tools({own.name: own}).execute(self._host, announced)
+            calls = self._calls.with_tools({own.name: own})
+            result = await calls.execute(self._host, announced, earlier)
         own.refuse(result.text)
         own.is_written.set()
 
     async def _execute(self, call: AgentCall, args: dict[str, Any], opened: _OpenCall) -> None:
         async with self._running:
-            announced = await self._announce(call, args)
+            announced, earlier = await self._announce(call, args)
             if self._host.has_pending_steer():
-                result = await self._calls.skip(self._host, announced)
+                result = await self._calls.skip(self._host, announced, earlier)
             else:
-                result = await self._calls.execute(self._host, announced)
+                result = await self._calls.execute(self._host, announced, earlier)
             # The agent acts on what it is told, so that is durable first.
             await self._host.wait_durable()
             opened.settle(result)
 
-    async def _announce(self, call: AgentCall, args: dict[str, Any]) -> ToolCall:
-        """End the open message with the call, or an empty one; return the call under our id."""
+    async def _announce(self, call: AgentCall, args: dict[str, Any]) -> tuple[ToolCall, Earlier]:
+        """End the open message with the call, or an empty one; return the call under our id, and the
+        facts about earlier attempts. One that a run asked for which was cut off is announced already.
+        """
         await self._host.delivered()
+        asked = ToolCall(
+            tool_call_id="",
+            runtime_tool_call_id=self._secrets.redact_output(call.agent_call_id),
+            name=self._secrets.redact_output(call.name),
+            args=args,
+        )
+        known = await self._host.asked_before(asked)
+        if known is not None:
+            await self._end_message("tool_use")
+            return known, await self._host.earlier(known)
         async with self._writing:
             message, self._message = self._message or self._new_message(), None
             message_id = await message.open()
             self._room.call(encode_json(args).decode())
-            announced = ToolCall(
-                tool_call_id=f"{message_id}.0",
-                runtime_tool_call_id=self._secrets.redact_output(call.agent_call_id),
-                name=self._secrets.redact_output(call.name),
-                args=args,
-            )
+            announced = msgspec.structs.replace(asked, tool_call_id=f"{message_id}.0")
             await self._finish(message, "tool_use", announced)
-        return announced
+        return announced, NEVER_SEEN
 
 
 def text_of(host: AgentHost) -> str:

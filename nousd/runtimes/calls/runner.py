@@ -107,13 +107,20 @@ class CallRunner:
 
 
 async def observe(
-    host: TurnCallHost, call: ToolCall, tool: Tool, result: ToolResult, seconds: float
+    host: TurnCallHost,
+    call: ToolCall,
+    tool: Tool,
+    result: ToolResult,
+    seconds: float,
+    *,
+    attempt: int = 1,
 ) -> None:
     """Log a call that an agent program has carried out, which it did not ask about."""
     said = PolicySource(source="runtime", decision="allow", reason="the agent did not ask")
     judgement = Judgement("allow", said.reason, (said,), rule="")
     verdict = Admitted(tool, call.args, Access(), judgement)
-    admission = Admission((said,), verdict, input_hash(call.name, call.args))
+    hashed = input_hash(call.name, call.args)
+    admission = Admission((said,), verdict, hashed, attempt=attempt)
     observed = ObservedCallEvents(host, call, admission)
     await host.stream(
         *observed.requested(),
