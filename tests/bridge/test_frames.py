@@ -153,6 +153,7 @@ WITHOUT_FRAMES = {
     "session_activated",
     "session_seen",
     "status",
+    "subagent_text",
     "tool_call_completed",
     "tool_call_output",
     "tool_call_policy_evaluated",

@@ -104,6 +104,7 @@ EVENTS: dict[str, events.Event] = {
     "session_deletion_scheduled": events.SessionDeletionScheduled(session_id="s", delete_at="t"),
     "session_restored": events.SessionRestored(session_id="s"),
     "agent_session": events.AgentSession(**RUN, runtime="r", agent_session_id="own"),
+    "subagent_text": events.SubagentText(**TURN, text="t", runtime_tool_call_id="own"),
     "session_seen": events.SessionSeen(session_id="s", entry_id="m"),
     "session_activated": events.SessionActivated(session_id="s"),
     "session_deleted": events.SessionDeleted(session_id="s"),
@@ -187,6 +188,7 @@ agent_session              *
 v1_scope_entered           *
 session_delete_deferred    *
 todo_updated               *
+subagent_text              *
 mcp_server_status
 entry_appended             *
 queue_update               before>before *

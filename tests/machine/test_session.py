@@ -203,6 +203,13 @@ SILENT: dict[type[events.Event], dict[str, Any]] = {
     events.SessionDeleteDeferred: {"session_id": "s", "run_id": "run-1"},
     events.TrustUpdated: {"session_id": "", "path": "/p", "hash": "sha256:0"},
     events.Status: {"session_id": "s", "run_id": "run-1", "message": "m"},
+    events.SubagentText: {
+        "session_id": "s",
+        "run_id": "run-1",
+        "turn_id": "1",
+        "text": "t",
+        "runtime_tool_call_id": "own",
+    },
     events.Warning: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m"},
     events.Error: {"session_id": "s", "run_id": "run-1", "code": "c", "message": "m", "cause": ""},
 }

@@ -67,6 +67,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
     events.SessionDeleteDeferred,
     events.UsageReported,
     events.TodoUpdated,
+    events.SubagentText,
 )
 """Events that are allowed anywhere inside a run and change no phase."""
 

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import msgspec
 import trio
+from msgspec import UNSET
 
 from nousd.errors import NousdError, RunFailed
-from nousd.machine.context.text_offload import beginning
+from nousd.machine.context.text_offload import beginning, deltas
 from nousd.providers.encoding.attachments import inlined, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import AgentCall, AgentImage, AgentLife, UserText
@@ -99,6 +100,8 @@ class AgentTurn:
         self._calls_by_id: dict[tuple[str, str], _OpenCall] = {}
         self._steers: dict[str, Delivery] = {}
         self._own_calls: dict[str, OwnToolCall] = {}
+        self._ids: dict[str, str] = {}
+        """The program's id of a call -> ours."""
         self._unknown = 0
         self._nursery: trio.Nursery | None = None
         self._failure: NousdError | None = None
@@ -255,6 +258,27 @@ class AgentTurn:
         )
         await self._host.stream(*ends)
 
+    async def subagent_text(self, text: str, parent: str) -> None:
+        """See ``AgentListener.subagent_text``."""
+        await self._heed(self._subagent_text, self._secrets.redact_output(text), parent)
+
+    async def _subagent_text(self, text: str, parent: str) -> None:
+        await self._host.delivered()
+        room = AnswerRoom(self._bounds, self._host.answers)
+        kept = room.take(text)
+        said = [
+            events.SubagentText(
+                **self._host.tracker.where,
+                text=delta,
+                runtime_tool_call_id=self._secrets.redact_output(parent),
+                parent_tool_call_id=self._ids.get(parent, UNSET),
+            )
+            for delta in deltas(kept)
+        ]
+        await self._host.stream(*said)
+        if len(kept) < len(text):
+            raise room.exceeded()
+
     async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
         """See ``AgentListener.usage``."""
         reported = events.UsageReported(
@@ -374,6 +398,7 @@ class AgentTurn:
         )
         known = await self._host.asked_before(asked)
         if known is not None:
+            self._ids[call.agent_call_id] = known.tool_call_id
             await self._end_message("tool_use")
             return known, await self._host.earlier(known)
         async with self._writing:
@@ -382,6 +407,7 @@ class AgentTurn:
             self._room.call(encode_json(args).decode())
             announced = msgspec.structs.replace(asked, tool_call_id=f"{message_id}.0")
             await self._finish(message, "tool_use", announced)
+        self._ids[call.agent_call_id] = announced.tool_call_id
         return announced, NEVER_SEEN
 
 

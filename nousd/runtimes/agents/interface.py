@@ -154,6 +154,10 @@ class AgentListener(Protocol):
         """What the agent means to do, and how far it is: the whole list, as it is from now on."""
         ...
 
+    async def subagent_text(self, text: str, parent: str) -> None:
+        """A subagent says something; ``parent`` is the program's id of the call that it works for."""
+        ...
+
     async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
         """What the program's model calls took since it last said so."""
         ...

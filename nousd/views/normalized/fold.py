@@ -146,6 +146,15 @@ def _reasoning(_: Thread, event: events.ReasoningUpdate) -> Payloads:
     )
 
 
+def _subagent_text(_: Thread, event: events.SubagentText) -> Payloads:
+    yield payloads.ModelOutputDelta(
+        block_id=f"{event.parent_tool_call_id or event.runtime_tool_call_id}.subagent",
+        kind="unknown_delta",
+        delta=event.text,
+        parent_tool_call_id=event.parent_tool_call_id,
+    )
+
+
 def _joined_from(cursor: str | UnsetType) -> int | UnsetType:
     return UNSET if cursor is UNSET else frame_id(cursor_seq(cursor), 0)
 
@@ -371,6 +380,7 @@ _RULES: Final[dict[type[Event], Callable[[Thread, Any], Payloads]]] = {
     events.MessageStart: _message_start,
     events.MessageUpdate: _text,
     events.ReasoningUpdate: _reasoning,
+    events.SubagentText: _subagent_text,
     events.MessageEnd: _message_end,
     events.TurnEnd: _turn_end,
     events.Error: _error,

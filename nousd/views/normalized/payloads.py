@@ -166,13 +166,15 @@ class ModelInput(Payload, frozen=True, kw_only=True):
 
 class ModelOutputDelta(Payload, frozen=True, kw_only=True):
     """A piece of a block of a message. Text is ``text_delta``, reasoning ``unknown_delta`` in a block of
-    its own. With ``joined_from`` it replaces every piece of the block from that number on.
+    its own; what a subagent says, too, with the call that it works for. With ``joined_from`` it
+    replaces every piece of the block from that number on.
     """
 
     block_id: str
     kind: Literal["text_delta", "unknown_delta"]
     delta: str
     joined_from: int | UnsetType = UNSET
+    parent_tool_call_id: str | UnsetType = UNSET
 
 
 class ModelOutputCompleted(Payload, frozen=True, kw_only=True):

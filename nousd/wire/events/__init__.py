@@ -207,6 +207,14 @@ class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
     joined_from: str | UnsetType = UNSET
 
 
+class SubagentText(TurnEvent, frozen=True, kw_only=True):
+    """A subagent of the agent program says something to its agent; part of no message."""
+
+    text: str
+    runtime_tool_call_id: str
+    parent_tool_call_id: str | UnsetType = UNSET
+
+
 FROZEN_EVENTS: Final[dict[str, type[Event]]] = {
     "agent_start": AgentStart,
     "agent_end": AgentEnd,
@@ -244,6 +252,7 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "run_conflict": RunConflict,
     "v1_scope_entered": V1ScopeEntered,
     "reasoning_update": ReasoningUpdate,
+    "subagent_text": SubagentText,
     "model_input": ModelInput,
     "tool_call_requested": ToolCallRequested,
     "tool_call_policy_evaluated": ToolCallPolicyEvaluated,

@@ -357,6 +357,10 @@ class AcpLife(AgentLife):
         chunk: messages.Chunk,
         write: Callable[[str], Awaitable[None]],
     ) -> None:
+        if chunk.parent is not None:
+            if chunk.content.type == "text" and write == listener.text:
+                await listener.subagent_text(chunk.content.text, chunk.parent)
+            return
         if chunk.message_id is not None:
             if self._message_id not in (None, chunk.message_id):
                 await listener.message_ends()

@@ -173,11 +173,33 @@ class Content(_Read):
     text: str = ""
 
 
+class Subagent(_Read):
+    """The call that a subagent works for, as Claude's program of the protocol tells it."""
+
+    parent_tool_use_id: str | None = None
+
+
+class ChunkMeta(_Read):
+    """What programs add to a piece of a message."""
+
+    claude_code: Subagent | None = None
+
+
 class Chunk(_Read):
     """``agent_message_chunk`` and ``agent_thought_chunk``."""
 
     content: Content
     message_id: str | None = None
+    meta: ChunkMeta | None = msgspec.field(default=None, name="_meta")
+
+    @property
+    def parent(self) -> str | None:
+        """The call that the text comes from a subagent of; None for the agent's own."""
+        return (
+            self.meta.claude_code.parent_tool_use_id
+            if self.meta and self.meta.claude_code
+            else None
+        )
 
 
 class ToolContent(_Read):

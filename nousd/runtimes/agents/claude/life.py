@@ -194,7 +194,12 @@ class ClaudeLife(AgentLife):
         without a stream.
         """
         listener, said = self.listener, message.message
-        if listener is None or message.parent_tool_use_id is not None:
+        if listener is None:
+            return
+        if message.parent_tool_use_id is not None:
+            for block in said.content:
+                if block.type == "text" and block.text:
+                    await listener.subagent_text(block.text, message.parent_tool_use_id)
             return
         self._error = message.error
         if said.id in self._streamed:
