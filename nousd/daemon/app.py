@@ -137,7 +137,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     deps.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(deps.tools, late=deps.late_tools)
     hooks = deps.call_hooks or ExtensionCallHooks(deps.hooks)
-    gate = CallRunner(deps.around_tools(tools), hooks)
+    gate = CallRunner(lambda session_id: deps.around_tools(tools.of(session_id)), hooks)
     approvers = Approvers()
     async with trio.open_nursery() as nursery:
         bounds = AnswerBounds(deps.native.answer_bytes_max, deps.native.run_answer_bytes_max)
@@ -269,6 +269,7 @@ def _mcp_servers(
         tools=tools,
         project=deps.workspaces.default.project,
         sessions=sessions,
+        workspaces=deps.workspaces,
         log=log,
         nursery=nursery,
     )

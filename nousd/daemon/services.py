@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nousd.daemon.workspace.workspaces import Workspaces
     from nousd.providers.models.listing import ModelLists
     from nousd.store.interface import Store
-    from nousd.tools.interface import Tool
+    from nousd.tools.registry import ToolRegistry
 
 ExtensionHandler = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -64,7 +64,7 @@ class Services(msgspec.Struct, kw_only=True):
     approvers: Approvers
     approvals: Approvals
     questions: Questions
-    tools: Mapping[str, Tool]
+    tools: ToolRegistry
     mcp: McpServers
     deletions: ScheduledDeletions
     workspaces: Workspaces

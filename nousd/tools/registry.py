@@ -1,7 +1,8 @@
 """The current tools of one daemon, by name.
 
 Tools come and go while the daemon runs, with the servers that offer them. So nobody keeps a copy: users
-of derived data compare ``version``. Which tools a session may use is decided elsewhere.
+of derived data compare ``version``. Some have an owner, and only who asks in its name finds them. Which
+of the others may be used where is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class ToolRegistry(Mapping[str, Tool]):
         self._known: dict[str, Tool] = {}
         self._late = late
         self._passing: dict[str, str] = {}
+        self._owned: dict[str, ToolRegistry] = {}
         self.version = 0
         for tool in tools:
             _add(self._known, tool)
@@ -76,6 +78,25 @@ class ToolRegistry(Mapping[str, Tool]):
         self._known = {name: together[name] for name in (*lasting, *ordered)}
         self._passing = passing
 
+    def owned_by(self, owner: str) -> ToolRegistry:
+        """Return the registry of an owner's own tools, whose names must differ from all others. It is
+        kept until ``disown``.
+        """
+        return self._owned.setdefault(owner, ToolRegistry())
+
+    def disown(self, owner: str) -> None:
+        """Forget the tools of an owner."""
+        self._owned.pop(owner, None)
+
+    def own(self, owner: str) -> Mapping[str, Tool]:
+        """Return the tools that only this owner has."""
+        return self._owned.get(owner, _NO_TOOLS)
+
+    def of(self, owner: str) -> Mapping[str, Tool]:
+        """Return the tools that an owner finds: everybody's, followed by its own."""
+        own = self._owned.get(owner)
+        return self if own is None else _Joined(self, own)
+
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
 
@@ -84,6 +105,27 @@ class ToolRegistry(Mapping[str, Tool]):
 
     def __len__(self) -> int:
         return len(self._tools)
+
+
+class _Joined(Mapping[str, Tool]):
+    """The tools of two registries, which have no name in common."""
+
+    def __init__(self, first: ToolRegistry, second: ToolRegistry) -> None:
+        self._first = first
+        self._second = second
+
+    def __getitem__(self, name: str) -> Tool:
+        return self._second[name] if name in self._second else self._first[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._first
+        yield from self._second
+
+    def __len__(self) -> int:
+        return len(self._first) + len(self._second)
+
+
+_NO_TOOLS: Final[Mapping[str, Tool]] = {}
 
 
 def _add(tools: dict[str, Tool], tool: Tool) -> None:

@@ -29,6 +29,8 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "attachments_bytes_max": "invalid_payload: attachments is too large: at most {} bytes",
     "tools_max": "invalid_payload: tools is too long: at most {}",
     "mcp_servers_max": "command_rejected: too_many_mcp_servers",
+    "mcp_servers_of_session_max": "command_rejected: too_many_mcp_servers",
+    "mcp_servers_of_sessions_max": "the servers of a session without a run are removed",
     "mcp_values_max": "invalid_payload: command is too long: at most {}",
     "mcp_value_chars_max": "invalid_payload: url is too long: at most {}",
     "mcp_timeout_ms_max": "invalid_payload: timeout_ms must be at most {}",

@@ -55,6 +55,12 @@ TOOLS_MAX: Final = 1024
 MCP_SERVERS_MAX: Final = 64
 """MCP servers of the settings; as many again can be added by clients."""
 
+MCP_SERVERS_OF_SESSION_MAX: Final = 16
+"""MCP servers that belong to one session."""
+
+MCP_SERVERS_OF_SESSIONS_MAX: Final = 128
+"""MCP servers that belong to sessions, all together."""
+
 MCP_VALUES_MAX: Final = 64
 """Arguments of an MCP server's command, and entries of each of its tables."""
 

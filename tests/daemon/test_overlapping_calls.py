@@ -83,7 +83,7 @@ class AtOnce:
 
     def __init__(self, work: Work, names: str) -> None:
         self._names = names
-        self._runner = CallRunner({work.tool.name: work.tool})
+        self._runner = CallRunner(lambda _: {work.tool.name: work.tool})
         self._native: Any = None
         self.host: Any = None
 

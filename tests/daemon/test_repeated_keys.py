@@ -42,7 +42,7 @@ from tests.daemon.scripted import (
     says,
     streams,
 )
-from tests.daemon.test_mcp import SPEC, daemon_with_mcp
+from tests.daemon.mcp_bench import SPEC, daemon_with_mcp
 from tests.extensions.registering import hooks, on
 from tests.harness.daemon import (
     WAIT_SECONDS,

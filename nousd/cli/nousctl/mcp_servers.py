@@ -7,8 +7,9 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli.arguments import Argument, duration_reader
+from nousd.cli.arguments import Argument, duration_reader, option
 from nousd.cli.client_options import Options, print_answer
+from nousd.cli.completion import complete_session
 
 _COMMANDS: Final = {
     "list": "list_mcp",
@@ -59,6 +60,12 @@ ARGUMENTS: Final = (
         ],
         convert=list,
     ),
+    option(
+        "session_id",
+        "--session",
+        "Session whose own server it is: id, prefix or name.",
+        complete=complete_session,
+    )._replace(session="filter"),
     _option("url", "--url", "URL of the server, instead of a command."),
     _options(
         "env", "--env", "Environment variable, such as KEY='${MY_KEY}'.", "NAME=VALUE", _table
@@ -97,8 +104,10 @@ def run(options: Options, values: dict[str, Any]) -> int:
     action = values.pop("action")
     if action != "list" and "name" not in values:
         raise typer.BadParameter(f"{action} needs the name of a server")
+    if action == "list":
+        values = {key: value for key, value in values.items() if key == "session_id"}
     # An empty list of classes has a meaning; an empty list of words has none.
     given = {key: value for key, value in values.items() if value or key == "classes"}
     with options.connect() as daemon:
-        answer = daemon.request(_COMMANDS[action], {} if action == "list" else given)
+        answer = daemon.request(_COMMANDS[action], given)
     return print_answer(options, answer)

@@ -275,7 +275,8 @@ def _mcp_servers(payload: Payload) -> Iterator[str]:
     for server in payload["servers"]:
         where = server.get("url") or " ".join(server.get("command", ()))
         count = len(server["tools"])
-        yield f"{server['name']}  {server['state']}  {count} tools  {snippet(where)}".rstrip()
+        of = f"  of {server['session_id']}" if "session_id" in server else ""
+        yield f"{server['name']}{of}  {server['state']}  {count} tools  {snippet(where)}".rstrip()
         for reason in (server.get("error"), *server.get("left_out", ())):
             if reason:
                 yield f"  {snippet(reason)}"

@@ -5,26 +5,47 @@ from __future__ import annotations
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.wire import commands
+from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
 from nousd.wire.responses import Accepted, McpServers
 
 
 async def add_mcp(services: Services, command: commands.AddMcp) -> Reply:
-    """Add a server permanently; events report whether it can be reached."""
-    return Deferred(services.mcp.add(command), Accepted(command="add_mcp"))
+    """Add a server permanently, or to a session; events report whether it can be reached."""
+    services.mcp.require_available()
+    if command.session_id is None:
+        handle = services.mcp.add(command)
+    else:
+        handle = await services.mcp.of_sessions.add(command, command.session_id)
+    return Deferred(handle, _accepted("add_mcp", command.session_id))
 
 
 async def remove_mcp(services: Services, command: commands.RemoveMcp) -> Reply:
     """Remove a server; running calls of its tools fail."""
-    return Deferred(services.mcp.remove(command.name), Accepted(command="remove_mcp"))
+    answer = _accepted("remove_mcp", command.session_id)
+    if command.session_id is None:
+        return Deferred(services.mcp.remove(command.name), answer)
+    services.mcp.of_sessions.remove(command.session_id, command.name)
+    return answer
 
 
 async def restart_mcp(services: Services, command: commands.RestartMcp) -> Reply:
     """Reconnect to a server at once."""
-    services.mcp.restart(command.name)
-    return Accepted(command="restart_mcp")
+    if command.session_id is None:
+        services.mcp.restart(command.name)
+    else:
+        await services.mcp.of_sessions.restart(command.session_id, command.name)
+    return _accepted("restart_mcp", command.session_id)
 
 
-async def list_mcp(services: Services, _command: commands.ListMcp) -> Reply:
+async def list_mcp(services: Services, command: commands.ListMcp) -> Reply:
     """List the servers and their states."""
-    return McpServers(servers=services.mcp.summaries(), cursor=cursor(services.hub.head))
+    servers = services.mcp.summaries()
+    if command.session_id is not None:
+        await services.sessions.get(command.session_id)
+        servers = tuple(each for each in servers if each.session_id == command.session_id)
+    return McpServers(servers=servers, cursor=cursor(services.hub.head))
+
+
+def _accepted(command: str, session_id: str | None) -> Accepted:
+    return Accepted(command=command, session_id=or_unset(session_id))

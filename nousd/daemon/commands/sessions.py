@@ -188,7 +188,7 @@ async def _scheduled(
     delete_at = later(services.clock.now(), timedelta(seconds=seconds))
     for each in doomed:
         handle = services.sessions.schedule_deletion(each, delete_at)
-        _stop_calls(services, each)
+        _stop_work(services, each)
     await handle.wait_committed()
     services.deletions.changed()
     return SessionDeleted(session_id=doomed[-1].session_id, deleted=False, delete_at=delete_at)
@@ -231,13 +231,14 @@ async def _stopped_first(
     return SessionDeleted(session_id=live.session_id, deleted=False, run=run)
 
 
-def _stop_calls(services: Services, live: LiveSession) -> None:
+def _stop_work(services: Services, live: LiveSession) -> None:
+    services.mcp.of_sessions.end(live.session_id)
     services.calls.stop("aborted", lambda call: call.live is live)
 
 
 def _delete(services: Services, live: LiveSession) -> CommitHandle:
     handle = services.sessions.delete(live)
-    _stop_calls(services, live)
+    _stop_work(services, live)
 
     def resolved(handle: CommitHandle) -> None:
         if handle.failure is None:

@@ -55,7 +55,7 @@ async def list_tools(services: Services, command: commands.ListTools) -> Reply:
     """List the tools that exist, and whether the session's model is offered them, up to one page."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
-    tools = list(services.tools.values())
+    tools = list(services.tools.of(state.session_id).values())
     if command.after is not None:
         names = [tool.name for tool in tools]
         if command.after not in names:

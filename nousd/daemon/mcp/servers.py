@@ -1,47 +1,42 @@
 """The MCP servers of one daemon: those of the settings, those that clients added, and those of a
 trusted project. Of servers with the same name the first of these counts.
 
-``tools.mcp`` knows what a server is and keeps it alive. This module decides which servers exist, and
-writes their states to the log.
+``tools.mcp`` knows what a server is, ``keeper`` keeps it alive. This module decides which servers exist
+for all sessions, ``session_servers`` which exist for one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import trio
 from msgspec import UNSET
 
 from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.log import CommitHandle, Log
+from nousd.daemon.mcp.keeper import Keeper, Kept, ServerKey
+from nousd.daemon.mcp.session_servers import SessionServers
 from nousd.daemon.mcp.specs import checked_server, spec_of, specs_of_project
 from nousd.daemon.sessions.registry import Sessions
 from nousd.daemon.workspace.project import Project
+from nousd.daemon.workspace.workspaces import Workspaces
 from nousd.errors import CommandRejected, ConfigError
-from nousd.tools.mcp.server import McpServer, Status, Surroundings, require_sdk
+from nousd.tools.mcp.server import Surroundings, require_sdk
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.registry import ToolRegistry
-from nousd.wire import commands, events
+from nousd.wire import commands
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.limits import MCP_SERVERS_MAX
 from nousd.wire.objects import mcp
 
 Origin = Literal["config", "add_mcp", "project"]
-"""The state of a server, in events and responses."""
-
-
-class _Kept(NamedTuple):
-    """A server that is kept alive, how to stop it, and its end."""
-
-    server: McpServer
-    scope: trio.CancelScope
-    ended: trio.Event
+"""Where a server comes from."""
 
 
 class McpServers:
-    """All servers, and the tasks that keep them alive.
+    """All servers. ``of_sessions`` are those that belong to one session each.
 
     Args:
         configured: the servers of the settings; ``disabled`` are those not to run.
@@ -57,6 +52,7 @@ class McpServers:
         tools: ToolRegistry,
         project: Project,
         sessions: Sessions,
+        workspaces: Workspaces,
         log: Log,
         nursery: trio.Nursery,
     ) -> None:
@@ -66,10 +62,9 @@ class McpServers:
         self._tools = tools
         self._project = project
         self._sessions = sessions
-        self._log = log
         self._nursery = nursery
-        self._kept: dict[str, _Kept] = {}
-        self._ending: dict[str, _Kept] = {}
+        self._keeper = Keeper(log, nursery)
+        self.of_sessions = SessionServers(self._keeper, around, tools, sessions, workspaces)
         self._of_project: dict[str, ServerSpec] = {}
         self._reading = trio.Lock()
 
@@ -102,9 +97,9 @@ class McpServers:
             specs = specs_of_project(settings, around.secret)
             wanted = {spec.name: spec for spec in specs if spec.name not in taken}
             for name in self._of_project.keys() - wanted.keys() - taken:
-                self._take_away(name)
+                self._keeper.take_away(_key(name))
             for name, spec in wanted.items():
-                if self._of_project.get(name) != spec or name not in self._kept:
+                if self._of_project.get(name) != spec or self._keeper.get(_key(name)) is None:
                     self._keep(spec)
             self._of_project = wanted
 
@@ -114,21 +109,27 @@ class McpServers:
 
     # --- commands --------------------------------------------------------------------------------
 
+    def require_available(self) -> None:
+        """Raise if there can be no servers.
+
+        Raises:
+            CommandRejected: ``mcp_not_available``, ``mcp_not_installed``.
+        """
+        if self._around is None:
+            raise CommandRejected("mcp_not_available")
+        try:
+            require_sdk()
+        except ConfigError as error:
+            raise CommandRejected("mcp_not_installed", cause=str(error)) from None
+
     def add(self, command: commands.AddMcp) -> CommitHandle:
         """Add a server permanently, or replace an added one; it is connected once that is in the log.
 
         Raises:
             InvalidPayload: it is invalid, or contains what looks like a secret.
-            CommandRejected: ``mcp_not_available``, ``mcp_not_installed``, ``mcp_server_is_configured``,
-                ``too_many_mcp_servers``.
+            CommandRejected: ``mcp_server_is_configured``, ``too_many_mcp_servers``.
         """
-        if self._around is None:
-            raise CommandRejected("mcp_not_available")
         server = checked_server(command)
-        try:
-            require_sdk()
-        except ConfigError as error:
-            raise CommandRejected("mcp_not_installed", cause=str(error)) from None
         if server.name in self._names_of_the_settings:
             raise CommandRejected("mcp_server_is_configured", details={"name": server.name})
         others = self._added_without(server.name)
@@ -152,7 +153,7 @@ class McpServers:
         handle = self._sessions.update(None, mcp_servers=others)
 
         def removed() -> None:
-            self._take_away(name)
+            self._keeper.take_away(_key(name))
             self.reread_project()
 
         self._when_committed(handle, removed)
@@ -164,14 +165,14 @@ class McpServers:
         Raises:
             CommandRejected: ``mcp_server_not_found``.
         """
-        kept = self._kept.get(name)
+        kept = self._keeper.get(_key(name))
         if kept is None:
             raise CommandRejected("mcp_server_not_found", details={"name": name})
         self._keep(kept.server.spec)
 
     def summaries(self) -> tuple[mcp.McpServerSummary, ...]:
-        """Return the servers and their states, those of the settings first."""
-        kept = [_summary(kept.server, self._origin(name)) for name, kept in self._kept.items()]
+        """Return the servers and their states, those of sessions last."""
+        kept = [_summary(kept, self._origin(kept.key)) for kept in self._keeper.all]
         disabled = [
             mcp.McpServerSummary(
                 name=spec.name,
@@ -184,17 +185,21 @@ class McpServers:
             for spec in self._disabled.values()
         ]
         order = get_args(Origin)
-        return tuple(
-            sorted((*kept, *disabled), key=lambda each: (order.index(each.origin), each.name))
-        )
+
+        def place(server: mcp.McpServerSummary) -> tuple[str, int, str]:
+            return server.session_id or "", order.index(server.origin), server.name
+
+        return tuple(sorted((*kept, *disabled), key=place))
 
     # --- what runs -------------------------------------------------------------------------------
 
-    def _origin(self, name: str) -> Origin:
-        if name in self._configured:
+    def _origin(self, key: ServerKey) -> Origin:
+        if key.session_id:
+            return "add_mcp"
+        if key.name in self._configured:
             return "config"
         added = {server.name for server in self._sessions.defaults.mcp_servers}
-        return "add_mcp" if name in added else "project"
+        return "add_mcp" if key.name in added else "project"
 
     def _added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
         added = self._sessions.defaults.mcp_servers
@@ -211,66 +216,19 @@ class McpServers:
     def _keep(self, spec: ServerSpec) -> None:
         """Keep a server alive, replacing one of the same name."""
         assert self._around is not None
-        self._drop(spec.name)
-        before = self._ending.get(spec.name)
-        server = McpServer(spec, self._tools, self._around, self._tell)
-        kept = _Kept(server, trio.CancelScope(), trio.Event())
-        self._kept[spec.name] = kept
-        self._nursery.start_soon(self._run, kept, before)
-
-    def _drop(self, name: str) -> _Kept | None:
-        kept = self._kept.pop(name, None)
-        if kept is not None:
-            kept.scope.cancel()
-            self._ending[name] = kept
-        return kept
-
-    def _take_away(self, name: str) -> None:
-        """Stop keeping a server, and report it."""
-        kept = self._drop(name)
-        if kept is not None:
-            self._tell(kept.server.spec, Status(restarts=kept.server.status.restarts), "removed")
-
-    async def _run(self, kept: _Kept, before: _Kept | None) -> None:
-        """Run a server once the previous one of the same name has ended, because that one removes the
-        tools under the name.
-        """
-        server, name = kept.server, kept.server.spec.name
-        try:
-            if before is not None:
-                await before.ended.wait()
-            with kept.scope:
-                await trio.lowlevel.checkpoint()
-                self._tell(server.spec, server.status)
-                failure = await error_boundary.contained(server.run, f"the mcp server {name}")
-                if failure is not None:
-                    server.give_up(str(failure))
-        finally:
-            kept.ended.set()
-            if self._ending.get(name) is kept:
-                del self._ending[name]
-
-    def _tell(
-        self, spec: ServerSpec, status: Status, state: Literal["removed"] | None = None
-    ) -> None:
-        event = events.McpServerStatus(
-            session_id="",
-            name=spec.name,
-            transport=spec.transport,
-            state=state or status.state,
-            restarts=status.restarts,
-            tools=status.tools,
-            error=or_unset(status.error or None),
-            protocol_version=or_unset(status.protocol_version or None),
-            left_out=status.left_out or UNSET,
-        )
-        self._log.submit(self._log.encode((event,)))
+        self._keeper.keep(_key(spec.name), spec, self._tools, self._around)
 
 
-def _summary(server: McpServer, origin: Origin) -> mcp.McpServerSummary:
-    spec, status = server.spec, server.status
+def _key(name: str) -> ServerKey:
+    """Return the key of a server of the daemon."""
+    return ServerKey("", name)
+
+
+def _summary(kept: Kept, origin: Origin) -> mcp.McpServerSummary:
+    spec, status = kept.server.spec, kept.server.status
     return mcp.McpServerSummary(
-        name=spec.name,
+        name=kept.key.name,
+        session_id=or_unset(kept.key.session_id or None),
         origin=origin,
         transport=spec.transport,
         state=status.state,

@@ -1,7 +1,8 @@
 """Translates MCP servers, as clients and settings describe them, into the form in which they are run.
 
 A client's description goes into the log, so it must not contain a secret; it names a variable of the
-daemon's environment instead.
+daemon's environment instead. That of a session's own server does not, and its values are literal: who
+hands it in has no say over the daemon's environment.
 """
 
 from __future__ import annotations
@@ -45,16 +46,32 @@ def checked_server(command: commands.AddMcp) -> mcp.McpServer:
     Raises:
         InvalidPayload: names the field and what it must be.
     """
-    given = {
-        key: value for key, value in msgspec.structs.asdict(command).items() if value is not None
-    }
-    server = mcp.McpServer(**given)
+    server = _server_of(command)
+    for fault in (*_faults(server), *_written_out(server)):
+        raise InvalidPayload(fault)
+    return server
+
+
+def checked_session_server(command: commands.AddMcp) -> mcp.McpServer:
+    """Return the server that a client wants to add to a session.
+
+    Raises:
+        InvalidPayload: names the field and what it must be.
+    """
+    server = _server_of(command)
     for fault in _faults(server):
         raise InvalidPayload(fault)
     return server
 
 
+def _server_of(command: commands.AddMcp) -> mcp.McpServer:
+    keys = mcp.McpServer.__struct_fields__
+    given = {key: value for key in keys if (value := getattr(command, key)) is not None}
+    return mcp.McpServer(**given)
+
+
 def _faults(server: mcp.McpServer) -> Iterator[str]:
+    """Yield what is wrong with a server, and the secrets in what is shown of it."""
     if bool(server.command) == bool(server.url):
         yield "command or url is required, and not both"
     yield from _url_faults(_text(server.url), server.headers or {})
@@ -63,33 +80,39 @@ def _faults(server: mcp.McpServer) -> Iterator[str]:
     for name, value in (server.env or {}).items():
         if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
             yield f"env.{name[:100]} must be a variable's name and a text without NUL"
+    if any("\0" in word for word in server.command or ()):
+        yield "command must not hold a NUL character"
+    if _looks_secret(" ".join(server.command or ())):
+        yield "command holds what looks like a secret, which would be shown: put it into env"
+
+
+def _written_out(server: mcp.McpServer) -> Iterator[str]:
+    """Yield the values of a server that goes into the log and look like secrets."""
+    for name, value in (server.env or {}).items():
         is_written_out = may_name_secret(name) and not has_reference(value)
         if is_written_out or _looks_secret(f"{name}={without_references(value)}"):
             yield (
                 f"env.{name} looks like a secret, which would stand in the log: name a variable of the "
                 f"daemon's environment, as ${{{name}}}"
             )
-    if any("\0" in word for word in server.command or ()):
-        yield "command must not hold a NUL character"
-    if _looks_secret(" ".join(server.command or ())):
-        yield "command holds what looks like a secret: put it into env, as ${NAME}"
+    for name, value in (server.headers or {}).items():
+        if not has_reference(value) or _looks_secret(f"{name}: {without_references(value)}"):
+            yield (
+                f"headers.{name} must name a variable of the daemon's environment, as ${{NAME}}: what "
+                "is written out would stand in the log"
+            )
 
 
 def _url_faults(url: str, headers: Mapping[str, str]) -> Iterator[str]:
     if url and not url.startswith(("http://", "https://")):
         yield "url must begin with http:// or https://"
     if "@" in url or _looks_secret(url):
-        yield "url must not hold a name, a password or a key: put it into headers, as ${NAME}"
+        yield "url must not hold a name, a password or a key: put it into headers"
     if headers and not url:
         yield "headers go with a url, not with a command"
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name) or _LINE_BREAKS.search(value):
             yield f"headers.{name[:100]} must be a header's name and a text on one line"
-        if not has_reference(value) or _looks_secret(f"{name}: {without_references(value)}"):
-            yield (
-                f"headers.{name} must name a variable of the daemon's environment, as ${{NAME}}: what "
-                "is written out would stand in the log"
-            )
 
 
 def _looks_secret(text: str) -> bool:
@@ -117,6 +140,35 @@ def spec_of(server: mcp.McpServer) -> ServerSpec:
         tools=None if server.tools is UNSET else server.tools,
         timeout_seconds=CALL_SECONDS if timeout is UNSET else timeout / 1000,
     )
+
+
+SESSION_PREFIX: Final = "session_"
+"""Stands before the name of a session's server in the names of its tools. No server of the daemon has a
+``_`` in its name, so no two tools have one name, and a rule for one kind is none for the other.
+"""
+
+
+def spec_of_session(server: mcp.McpServer) -> ServerSpec:
+    """Return a session's own server in the form in which it is run."""
+    return msgspec.structs.replace(spec_of(server), prefix=SESSION_PREFIX, is_literal=True)
+
+
+_PLAIN_HEADERS: Final = frozenset({"accept", "accept-language", "content-type", "user-agent"})
+_SECRET_CHARS_MIN: Final = 12
+
+
+def secrets_of(server: mcp.McpServer) -> frozenset[str]:
+    """Return the values of a session's own server that must not be shown."""
+    variables = (value for name, value in (server.env or {}).items() if may_name_secret(name))
+    headers = [
+        value
+        for name, value in (server.headers or {}).items()
+        if name.lower() not in _PLAIN_HEADERS
+    ]
+    # Behind its scheme, a key also stands alone.
+    words = (word for value in headers for word in value.split())
+    found = (*variables, *headers, *words)
+    return frozenset(value for value in found if len(value) >= _SECRET_CHARS_MIN)
 
 
 class OfSettings(NamedTuple):

@@ -26,7 +26,8 @@ from nousd.runtimes.calls.admission import hash_of_request
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_RUNTIME
-from nousd.tools.interface import Emit, Tool, ToolContext
+from nousd.tools.interface import Emit, ToolContext
+from nousd.tools.registry import ToolRegistry
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import CallTool
@@ -172,7 +173,7 @@ class ClientCalls:
         nursery: runs their tasks.
         services: the services that calls and runs share.
         runner: the gate.
-        tools: the current tools, by name.
+        tools: the current tools.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class ClientCalls:
         nursery: trio.Nursery,
         services: RunServices,
         runner: CallRunner,
-        tools: Mapping[str, Tool],
+        tools: ToolRegistry,
     ) -> None:
         self._nursery = nursery
         self._services = services
@@ -226,7 +227,7 @@ class ClientCalls:
             tool_call_id=call_id, runtime_tool_call_id="", name=command.tool, args=command.args
         )
         driver = ClientCall(live, call, self._services, workspace)
-        handle = driver.begin(hash_of_request(self._tools, call), command)
+        handle = driver.begin(hash_of_request(self._tools.of(live.session_id), call), command)
         self._active[call_id] = driver
         live.calls.add(driver)
         self._nursery.start_soon(self._drive, driver)

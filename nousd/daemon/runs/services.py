@@ -5,7 +5,7 @@ Which runs there are is not known here (``registry``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
@@ -39,6 +39,7 @@ from nousd.runtimes.interface import Runtime, Summariser
 from nousd.store.interface import Store
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import Emit, ExtendIdleDeadline, Tool, ToolContext
+from nousd.tools.registry import ToolRegistry
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.objects.run_options import RunOptions
 from nousd.wire.objects.tool_footprint import Access
@@ -58,8 +59,8 @@ class RunServices:
     """Shortens transcripts at a client's request."""
     models: Models
     """Which there are, and which is asked where a session names none."""
-    tools: Mapping[str, Tool]
-    """As they are at the moment, by name."""
+    tools: ToolRegistry
+    """As they are at the moment."""
     contexts: Contexts
     """The contexts of the runs' model calls."""
     inputs: ModelInputs
@@ -119,7 +120,7 @@ class RunServices:
         active = in_force(state, self.sessions.defaults).active_tools
         if active is None or name in active:
             return True
-        tool = self.tools.get(name)
+        tool = self.tools.of(state.session_id).get(name)
         return tool is not None and tool.source != "builtin"
 
     async def agents_of(self, live: LiveSession) -> Catalogue:

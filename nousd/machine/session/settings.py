@@ -111,7 +111,8 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
     """All settings of one session, the inherited ones included.
 
-    ``granted`` are the rules that the user granted to this session; ``origin`` is the call of ``task``
+    ``granted`` are the rules that the user granted to this session; ``mcp_approved`` are hashes of the
+    MCP servers of its own that the user agreed to; ``origin`` is the call of ``task``
     that created it. ``origin_workspace`` and the next three fields come from the last
     ``attach_session``, ``override_expires_at`` and ``override_seconds`` from a current
     ``override_workspace``. ``agent_session`` is that of the agent program which served the session last.
@@ -121,6 +122,7 @@ class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
 
     name: str | None = None
     granted: tuple[str, ...] = ()
+    mcp_approved: tuple[str, ...] = ()
     origin: TaskOrigin | None = None
     origin_workspace: str | None = None
     attached_from: str | None = None

@@ -70,7 +70,7 @@ class AgentRuntime:
         )
         self._refused = around.refused
         self._tools = OwnedTools(around.tools)
-        self._calls = CallRunner(self._tools, around.hooks)
+        self._calls = CallRunner(lambda _: self._tools, around.hooks)
         self._bounds = around.bounds
         self._secrets = around.secrets
         self.version: str | UnsetType = UNSET

@@ -9,7 +9,7 @@ all. Whoever tells a model of a result waits for that one (``TurnHost.wait_resul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -45,21 +45,25 @@ _SKIPPED: Final = Refused(
 )
 
 
+ToolsOf = Callable[[str], Mapping[str, Tool]]
+"""Takes the id of a session."""
+
+
 class CallRunner:
     """Carries out the calls of one runtime.
 
     Args:
-        tools: the current tools, by name.
+        tools_of: gives the current tools of a session, by name.
         hooks: called for every call that is not skipped.
     """
 
-    def __init__(self, tools: Mapping[str, Tool], hooks: CallHooks = NO_CALL_HOOKS) -> None:
-        self._tools = tools
+    def __init__(self, tools_of: ToolsOf, hooks: CallHooks = NO_CALL_HOOKS) -> None:
+        self._tools_of = tools_of
         self._hooks = hooks
 
     def with_tools(self, tools: Mapping[str, Tool]) -> CallRunner:
         """Return a runner for other tools, with the same hooks."""
-        return CallRunner(tools, self._hooks)
+        return CallRunner(lambda _: tools, self._hooks)
 
     async def skip(
         self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
@@ -85,7 +89,8 @@ class CallRunner:
         context = host.tool_context(call.tool_call_id, output.emit)
         output.secrets = context.secrets
         context = msgspec.structs.replace(context, tell_left=output.left.extend)
-        admission = await admit(self._tools, host, call, context, self._hooks, earlier=earlier)
+        tools = self._tools_of(host.where["session_id"])
+        admission = await admit(tools, host, call, context, self._hooks, earlier=earlier)
         carried = _Call(host, call, admission, self._hooks)
         match admission.verdict:
             case Refused() as refused:

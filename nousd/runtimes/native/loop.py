@@ -244,7 +244,10 @@ class NativeRuntime:
     def _offered(self, host: NativeHost) -> tuple[ToolSpec, ...]:
         if self._specs.version != self._tools.version:
             self._specs = _specs(self._tools)
-        return host.offered(self._specs.specs)
+        # The session's own are few, and their parameters can be written down as they are.
+        own = self._tools.own(host.tracker.session_id).values()
+        specs = (ToolSpec(tool.name, tool.description, tool.parameters) for tool in own)
+        return host.offered((*self._specs.specs, *specs))
 
     async def _smaller(self, host: NativeHost, refused: _Call) -> _Call | None:
         """Return a smaller call after a server found it too long; None if that is impossible."""

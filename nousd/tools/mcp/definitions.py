@@ -72,7 +72,7 @@ def definitions_of(
     for tool in offered:
         if spec.tools is not None and tool.name not in spec.tools:
             continue
-        name = tool_name(spec.name, tool.name)
+        name = tool_name(spec.full_name, tool.name)
         if fault := _fault(tool, name in usable, len(usable)):
             left_out.append(f"{redact(tool.name)[:_NAME_CHARS_MAX]}: {fault}")
         elif redact(tool.name) != tool.name:

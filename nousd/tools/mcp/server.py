@@ -154,8 +154,10 @@ class McpServer:
         # In a thread, because reading so much code takes half a second.
         module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
         spec, around = self.spec, self._around
-        own = filled_in(spec.env, around.environ, around.secret)
-        headers = filled_in(spec.headers, around.environ, around.secret)
+        own, headers = spec.env, spec.headers
+        if not spec.is_literal:
+            own = filled_in(own, around.environ, around.secret)
+            headers = filled_in(headers, around.environ, around.secret)
         async with module.open_session(
             spec,
             env={**allowed_environment(), **own},

@@ -34,6 +34,8 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
         classes: the effects of its tools, whatever it says itself.
         tool_classes: the same for single tools, by the server's own names.
         tools: the offered tools, by the server's own names; None: all.
+        prefix: goes before its name where that must differ from the name of every other server.
+        is_literal: whether ``${NAME}`` in a value is no reference.
     """
 
     name: str
@@ -46,6 +48,8 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     tool_classes: Mapping[str, frozenset[ToolClass]] = {}
     tools: tuple[str, ...] | None = None
     timeout_seconds: float = CALL_SECONDS
+    prefix: str = ""
+    is_literal: bool = False
 
     def __repr__(self) -> str:
         # Its variables and headers may hold keys.
@@ -59,7 +63,12 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def source(self) -> str:
         """The source of its tools."""
-        return f"mcp:{self.name}"
+        return f"mcp:{self.full_name}"
+
+    @property
+    def full_name(self) -> str:
+        """Its name in the names of its tools."""
+        return f"{self.prefix}{self.name}"
 
     @property
     def identity(self) -> dict[str, Any]:

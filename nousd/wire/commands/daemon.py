@@ -26,9 +26,11 @@ from nousd.wire.responses import (
 
 
 class AddMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Add an MCP server permanently, or replace one that was added before."""
+    """Add an MCP server permanently, or to one session, or replace one that was added before."""
 
     name: ServerName
+    session_id: Name | None = None
+    if_approved: bool = False
     command: Words | None = None
     url: Value | None = None
     env: Table | None = None
@@ -44,16 +46,20 @@ class RemoveMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Remove an MCP server that was added by ``add_mcp``, with its tools; calls under way fail."""
 
     name: ServerName
+    session_id: Name | None = None
 
 
 class RestartMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     """Close the connection to an MCP server, also a configured one, and connect again at once."""
 
     name: ServerName
+    session_id: Name | None = None
 
 
 class ListMcp(AnsweredBy[McpServers], frozen=True, kw_only=True):
     """List the MCP servers and their status."""
+
+    session_id: Name | None = None
 
 
 class GetMetrics(AnsweredBy[Metrics], frozen=True, kw_only=True):

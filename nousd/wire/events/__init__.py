@@ -289,6 +289,7 @@ UNUSING_EVENTS: Final[frozenset[str]] = DELTA_EVENTS | {
     "session_seen",
     "session_deletion_scheduled",
     "session_restored",
+    "mcp_server_status",
 }
 """Those that leave the time at which their session was last used."""
 

@@ -67,6 +67,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     granted: tuple[str, ...] | UnsetType = UNSET
     granted_in: dict[str, tuple[str, ...]] | UnsetType = UNSET
     mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
+    mcp_approved: tuple[str, ...] | UnsetType = UNSET
     archived: bool | UnsetType = UNSET
     source_metadata: SourceMetadata | UnsetType | None = UNSET
     sampling: Sampling | UnsetType | None = UNSET

@@ -45,6 +45,7 @@ class McpServerSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """An MCP server and its status. Values of ``env`` and ``headers`` are not shown."""
 
     name: str
+    session_id: str | UnsetType = UNSET
     origin: Literal["config", "add_mcp", "project"]
     transport: Literal["stdio", "http"]
     state: McpState | Literal["disabled"]

@@ -1,0 +1,123 @@
+"""The MCP servers that are kept alive, and their status in the log.
+
+Which there are, and why, is decided in ``servers`` and ``session_servers``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal, NamedTuple
+
+import trio
+from msgspec import UNSET
+
+from nousd.daemon import error_boundary
+from nousd.daemon.eventlog.log import Log
+from nousd.tools.mcp.server import McpServer, Status, Surroundings
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.registry import ToolRegistry
+from nousd.wire import events
+from nousd.wire.codec.unset import or_unset
+
+
+class ServerKey(NamedTuple):
+    """A server: the session that it belongs to, "" for one of the daemon, and its name there."""
+
+    session_id: str
+    name: str
+
+
+class Kept(NamedTuple):
+    """A server that is kept alive, how to stop it, and its end."""
+
+    key: ServerKey
+    server: McpServer
+    scope: trio.CancelScope
+    ended: trio.Event
+
+
+class Keeper:
+    """Keeps servers alive, of each key one at a time."""
+
+    def __init__(self, log: Log, nursery: trio.Nursery) -> None:
+        self._log = log
+        self._nursery = nursery
+        self._kept: dict[ServerKey, Kept] = {}
+        self._ending: dict[ServerKey, Kept] = {}
+
+    def get(self, key: ServerKey) -> Kept | None:
+        """Return a server that is kept alive."""
+        return self._kept.get(key)
+
+    @property
+    def all(self) -> tuple[Kept, ...]:
+        """All servers, in the order in which they were begun."""
+        return tuple(self._kept.values())
+
+    def keep(
+        self, key: ServerKey, spec: ServerSpec, tools: ToolRegistry, around: Surroundings
+    ) -> None:
+        """Keep a server alive, replacing the one under this key.
+
+        Args:
+            tools: takes the server's tools.
+        """
+        self.drop(key)
+        before = self._ending.get(key)
+        server = McpServer(spec, tools, around, partial(self._tell, key))
+        kept = self._kept[key] = Kept(key, server, trio.CancelScope(), trio.Event())
+        self._nursery.start_soon(self._run, kept, before)
+
+    def drop(self, key: ServerKey) -> Kept | None:
+        """Stop keeping a server."""
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            kept.scope.cancel()
+            self._ending[key] = kept
+        return kept
+
+    def take_away(self, key: ServerKey) -> None:
+        """Stop keeping a server, and report it."""
+        kept = self.drop(key)
+        if kept is not None:
+            status = Status(restarts=kept.server.status.restarts)
+            self._tell(key, kept.server.spec, status, "removed")
+
+    async def _run(self, kept: Kept, before: Kept | None) -> None:
+        """Run a server once the previous one under its key has ended, because that one removes the
+        tools under the name.
+        """
+        server, key = kept.server, kept.key
+        try:
+            if before is not None:
+                await before.ended.wait()
+            with kept.scope:
+                await trio.lowlevel.checkpoint()
+                self._tell(key, server.spec, server.status)
+                failure = await error_boundary.contained(server.run, f"the mcp server {key.name}")
+                if failure is not None:
+                    server.give_up(str(failure))
+        finally:
+            kept.ended.set()
+            if self._ending.get(key) is kept:
+                del self._ending[key]
+
+    def _tell(
+        self,
+        key: ServerKey,
+        spec: ServerSpec,
+        status: Status,
+        state: Literal["removed"] | None = None,
+    ) -> None:
+        event = events.McpServerStatus(
+            session_id=key.session_id,
+            name=key.name,
+            transport=spec.transport,
+            state=state or status.state,
+            restarts=status.restarts,
+            tools=status.tools,
+            error=or_unset(status.error or None),
+            protocol_version=or_unset(status.protocol_version or None),
+            left_out=status.left_out or UNSET,
+        )
+        self._log.submit(self._log.encode((event,)))

@@ -1,0 +1,205 @@
+"""The MCP servers that belong to one session each: their tools exist there only.
+
+A client brings them along, such as an editor its user's own, and with them keys that must not be stored.
+So they are in memory only: they end with the daemon, with their session, or when they are removed, and
+the client brings them again. Of each the log has a hash of the program and its arguments, as what the
+user has agreed to in that session.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.mcp.keeper import Keeper, ServerKey
+from nousd.daemon.mcp.specs import checked_session_server, secrets_of, spec_of_session
+from nousd.daemon.sessions.live_session import LiveSession
+from nousd.daemon.sessions.registry import Sessions
+from nousd.daemon.workspace.workspaces import Workspaces
+from nousd.errors import CommandRejected
+from nousd.machine.session import decisions
+from nousd.tools.mcp.server import Surroundings
+from nousd.tools.mcp.spec import ServerSpec
+from nousd.tools.registry import ToolRegistry
+from nousd.wire import commands, events
+from nousd.wire.codec.canonical_json import hash_of
+from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX, MCP_SERVERS_OF_SESSIONS_MAX
+from nousd.wire.objects import mcp
+
+_APPROVED_MAX: Final = 64
+"""Programs that a session remembers as agreed to; then the oldest is forgotten."""
+
+_SECRETS_MAX: Final = 1024
+"""Secrets of such servers that a daemon knows, to remove them from texts. They are never forgotten."""
+
+
+class SessionServers:
+    """All servers that belong to sessions.
+
+    Args:
+        around: the environment to run them in; None to run none.
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper,
+        around: Surroundings | None,
+        tools: ToolRegistry,
+        sessions: Sessions,
+        workspaces: Workspaces,
+    ) -> None:
+        self._keeper = keeper
+        self._around = around
+        self._tools = tools
+        self._sessions = sessions
+        self._workspaces = workspaces
+        self._added: dict[str, dict[str, ServerSpec]] = {}
+        self._secrets: set[str] = set()
+
+    async def add(self, command: commands.AddMcp, session_id: str) -> CommitHandle:
+        """Add a server to a session, or replace one of its own. The same one again, which has not
+        failed, goes on as it is.
+
+        Raises:
+            SessionNotFound: there is no such session.
+            InvalidPayload: the server is invalid.
+            CommandRejected: ``mcp_not_approved``, ``deletion_scheduled``, ``too_many_mcp_servers``.
+        """
+        server = checked_session_server(command)
+        live = await self._sessions.get(session_id)
+        decisions.require_kept(live.state)
+        approval, approved = _approval_of(server), live.state.mcp_approved
+        if command.if_approved and approval not in approved:
+            raise CommandRejected("mcp_not_approved", details={"name": server.name})
+        spec, secrets = spec_of_session(server), secrets_of(server)
+        self._require_room(session_id, server.name, secrets)
+        handle = live.decide(_agreed(live, approval))
+        self._added[session_id] = {**self._added.pop(session_id, {}), server.name: spec}
+
+        def resolved(handle: CommitHandle) -> None:
+            if handle.failure is None:
+                self._keep(live, spec)
+            else:
+                self._forget(session_id, spec)
+
+        handle.when_resolved(resolved)
+        self._learn(secrets)
+        return handle
+
+    def remove(self, session_id: str, name: str) -> None:
+        """Remove a session's server.
+
+        Raises:
+            CommandRejected: ``mcp_server_not_found``.
+        """
+        self._forget(session_id, self._required(session_id, name))
+        self._keeper.take_away(ServerKey(session_id, name))
+
+    async def restart(self, session_id: str, name: str) -> None:
+        """Reconnect to a session's server at once.
+
+        Raises:
+            SessionNotFound: there is no such session.
+            CommandRejected: ``mcp_server_not_found``.
+        """
+        live = await self._sessions.get(session_id)
+        self._keep(live, self._required(session_id, name), anew=True)
+
+    def end(self, session_id: str) -> None:
+        """End the servers of a session that is deleted."""
+        for name in self._added.pop(session_id, ()):
+            self._keeper.drop(ServerKey(session_id, name))
+        self._tools.disown(session_id)
+
+    # --- room ------------------------------------------------------------------------------------
+
+    def _require_room(self, session_id: str, name: str, secrets: frozenset[str]) -> None:
+        """Make room for a server, at the cost of the session without a run that has had its own for
+        longest.
+        """
+        own = self._added.get(session_id, {})
+        others = len(own) - (name in own)
+        if others >= MCP_SERVERS_OF_SESSION_MAX:
+            raise _too_many(MCP_SERVERS_OF_SESSION_MAX)
+        if len(self._secrets | secrets) > _SECRETS_MAX:
+            raise CommandRejected(
+                "too_many_mcp_servers",
+                details={"limit": _SECRETS_MAX},
+                cause="the daemon knows too many of their keys; restart it",
+            )
+        count = sum(map(len, self._added.values())) - (name in own)
+        if count < MCP_SERVERS_OF_SESSIONS_MAX:
+            return
+        for other in self._added:
+            if other != session_id and not self._is_working(other):
+                for each in list(self._added[other]):
+                    self.remove(other, each)
+                return
+        raise _too_many(MCP_SERVERS_OF_SESSIONS_MAX)
+
+    def _is_working(self, session_id: str) -> bool:
+        state = self._sessions.in_memory(session_id)
+        return state is not None and state.run is not None
+
+    # --- what runs -------------------------------------------------------------------------------
+
+    def _required(self, session_id: str, name: str) -> ServerSpec:
+        spec = self._added.get(session_id, {}).get(name)
+        if spec is None:
+            raise CommandRejected("mcp_server_not_found", details={"name": name})
+        return spec
+
+    def _keep(self, live: LiveSession, spec: ServerSpec, *, anew: bool = False) -> None:
+        """Keep a server alive, unless it was removed or replaced meanwhile, or is the one that runs."""
+        key = ServerKey(live.session_id, spec.name)
+        if self._around is None or self._added.get(live.session_id, {}).get(spec.name) is not spec:
+            return
+        kept = self._keeper.get(key)
+        is_same = kept is not None and kept.server.spec == spec
+        if kept is not None and is_same and kept.server.status.state != "failed" and not anew:
+            return
+        folder = Path(self._workspaces.path_of(live.state))
+        around = msgspec.structs.replace(self._around, workdir=folder)
+        self._keeper.keep(key, spec, self._tools.owned_by(live.session_id), around)
+
+    def _forget(self, session_id: str, spec: ServerSpec) -> None:
+        own = self._added.get(session_id, {})
+        if own.get(spec.name) is spec:
+            del own[spec.name]
+        if not own:
+            self._added.pop(session_id, None)
+            self._tools.disown(session_id)
+
+    def _learn(self, secrets: frozenset[str]) -> None:
+        assert self._around is not None
+        for secret in secrets - self._secrets:
+            self._around.secret(secret)
+        self._secrets |= secrets
+
+
+def _too_many(limit: int) -> CommandRejected:
+    return CommandRejected("too_many_mcp_servers", details={"limit": limit})
+
+
+def _approval_of(server: mcp.McpServer) -> str:
+    """Return a hash of what the user agrees to: all but the values of variables and headers."""
+    shown = {
+        "command": server.command or (),
+        "url": server.url or "",
+        "cwd": server.cwd or "",
+        "env": sorted(server.env or {}),
+        "headers": sorted(server.headers or {}),
+    }
+    return hash_of(shown)
+
+
+def _agreed(live: LiveSession, approval: str) -> tuple[events.Event, ...]:
+    """Return the event that remembers an agreement, unless it is remembered."""
+    approved = live.state.mcp_approved
+    if approval in approved:
+        return ()
+    kept = (*approved, approval)[-_APPROVED_MAX:]
+    return (events.SessionUpdated(session_id=live.session_id, mcp_approved=kept),)
