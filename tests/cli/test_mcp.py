@@ -36,7 +36,18 @@ def servers(daemon: FakeDaemon) -> None:
     [
         ("mcp", "list_mcp", {}),
         ("mcp list", "list_mcp", {}),
+        ("mcp list --session sess-1", "list_mcp", {"session_id": "sess-1"}),
         ("mcp remove files", "remove_mcp", {"name": "files"}),
+        (
+            "mcp remove files --session sess-1",
+            "remove_mcp",
+            {"name": "files", "session_id": "sess-1"},
+        ),
+        (
+            "mcp add files --session sess-1 --env A=b -- npx",
+            "add_mcp",
+            {"name": "files", "session_id": "sess-1", "env": {"A": "b"}, "command": ["npx"]},
+        ),
         ("mcp restart files", "restart_mcp", {"name": "files"}),
         (
             "mcp add files --class read --class exec --tool a --timeout-ms 5 -- npx -y it --url x",

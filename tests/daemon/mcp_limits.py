@@ -9,6 +9,7 @@ from typing import Any, Final
 import trio
 
 from nousd.daemon.mcp import servers as mcp_servers
+from nousd.daemon.mcp import session_servers
 from nousd.tools.mcp import definitions
 from nousd.tools.mcp.definitions import Definitions, Offered, definitions_of
 from nousd.tools.mcp.spec import ServerSpec
@@ -35,6 +36,25 @@ async def servers(kit: Kit, offset: int) -> None:
     for number in range(bound + offset - 1):
         await check_add_mcp(kit, "mcp_servers_max", 0, name=f"s{number}")
     await check_add_mcp(kit, "mcp_servers_max", offset, name="last")
+
+
+async def servers_of_session(kit: Kit, offset: int) -> None:
+    row = "mcp_servers_of_session_max"
+    bound = kit.scale(row, session_servers, "MCP_SERVERS_OF_SESSION_MAX", 2)
+    session_id = (await kit.client.request("new_session"))["session_id"]
+    for number in range(bound + offset - 1):
+        await check_add_mcp(kit, row, 0, name=f"s{number}", session_id=session_id)
+    await check_add_mcp(kit, row, offset, name="last", session_id=session_id)
+
+
+async def servers_of_sessions(kit: Kit, offset: int) -> None:
+    row = "mcp_servers_of_sessions_max"
+    bound = kit.scale(row, session_servers, "MCP_SERVERS_OF_SESSIONS_MAX", 2)
+    for _ in range(bound + offset):
+        session_id = (await kit.client.request("new_session"))["session_id"]
+        await check_add_mcp(kit, row, 0, session_id=session_id)
+    assert len((await kit.client.request("list_mcp"))["servers"]) == bound + min(offset, 0)
+    assert LIMITS[row][1] == "the servers of a session without a run are removed"
 
 
 async def values(kit: Kit, offset: int) -> None:
@@ -109,6 +129,8 @@ async def message_values(kit: Kit, offset: int) -> None:
 
 MCP_PLAYS: Final[dict[str, Callable[[Kit, int], Awaitable[None]]]] = {
     "mcp_servers_max": servers,
+    "mcp_servers_of_session_max": servers_of_session,
+    "mcp_servers_of_sessions_max": servers_of_sessions,
     "mcp_values_max": values,
     "mcp_value_chars_max": value_chars,
     "mcp_timeout_ms_max": timeout_ms,

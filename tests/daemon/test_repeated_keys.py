@@ -32,6 +32,7 @@ from nousd.runtimes.native.loop import NativeSettings
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.wire.limits import TOOL_UPDATES_BYTES_MAX
 from nousd.wire.objects.entries import ReasoningBlock
+from tests.daemon.mcp_bench import SPEC, daemon_with_mcp
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,
@@ -42,7 +43,6 @@ from tests.daemon.scripted import (
     says,
     streams,
 )
-from tests.daemon.mcp_bench import SPEC, daemon_with_mcp
 from tests.extensions.registering import hooks, on
 from tests.harness.daemon import (
     WAIT_SECONDS,

@@ -48,6 +48,7 @@ from nousd.net.accept import serve_connections
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import Models
 from nousd.providers.setup.registry import ProviderSettings, make_provider
+from nousd.redaction.redactor import Redactor
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.interface import Runtime
 from nousd.runtimes.native.loop import NativeSettings
@@ -499,7 +500,11 @@ def make_deps(
         configured_runtimes=configured_runtimes,
         secrets=secrets,
         mcp_surroundings=Surroundings(
-            {}, workdir, lambda _: None, secrets.redact_output, secrets.redact_output
+            {},
+            workdir,
+            secrets.add if isinstance(secrets, Redactor) else lambda _: None,
+            secrets.redact_output,
+            secrets.redact_output,
         ),
     )
 

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
+from nousd.daemon.mcp.specs import SESSION_PREFIX
 from nousd.errors import ConfigError, ToolArgumentsInvalid
 from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Offered, definitions_of, tool_name
@@ -32,6 +35,21 @@ def test_a_tool_name_begins_with_the_name_of_the_server_and_its_own(name: str) -
 @pytest.mark.parametrize("name", ["x" * 57, "a b", "a/b", "é", "", "a\nb", "\ud800"])
 def test_any_tool_name_becomes_one_that_models_accept(name: str) -> None:
     assert TOOL_NAME.fullmatch(tool_name("s" * 32, name))
+
+
+SERVERS = st.from_regex(r"[a-z0-9][a-z0-9-]{0,31}", fullmatch=True)
+
+
+@given(SERVERS, SERVERS, st.text(max_size=80), st.text(max_size=80))
+def test_no_tool_of_a_sessions_server_has_the_name_of_one_of_the_daemon(
+    own: str, other: str, own_tool: str, other_tool: str
+) -> None:
+    spec = ServerSpec(name=own, prefix=SESSION_PREFIX)
+    name = tool_name(spec.full_name, own_tool)
+    assert TOOL_NAME.fullmatch(name)
+    assert name != tool_name(other, other_tool)
+    if own != other:
+        assert name != tool_name(f"{SESSION_PREFIX}{other}", own_tool)
 
 
 def test_similar_and_long_names_stay_distinct() -> None:

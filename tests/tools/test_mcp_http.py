@@ -148,15 +148,23 @@ def _http(
 
 
 @asynccontextmanager
-async def serve_web(folder: Path, **more: Any) -> AsyncIterator[tuple[Web, Host]]:
+async def serving_mcp() -> AsyncIterator[Web]:
     web = Web()
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, web.serve, 0, host="127.0.0.1"))
         web.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/mcp"
-        async with running_host(folder, command=(), url=web.url, **more) as host:
-            await host.until(lambda status: status.state == "ready")
-            yield web, host
+        yield web
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def serve_web(folder: Path, **more: Any) -> AsyncIterator[tuple[Web, Host]]:
+    async with (
+        serving_mcp() as web,
+        running_host(folder, command=(), url=web.url, **more) as host,
+    ):
+        await host.until(lambda status: status.state == "ready")
+        yield web, host
 
 
 async def test_an_http_server_receives_the_headers_and_no_proxy_is_used(

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nousd.errors import ConfigError
 from nousd.tools.builtin.catalog import builtin_tools
@@ -92,3 +94,32 @@ def test_a_source_with_a_duplicate_name_registers_no_tools() -> None:
     with pytest.raises(ConfigError, match="tool read of server exists already, from builtin"):
         registry.replace_all("server", [of_source("b", "server"), of_source("read", "server")])
     assert list(registry) == ["read"]
+
+
+OWNERS = st.sampled_from(["", "one", "two"])
+SOURCES = st.sampled_from(["mcp:a", "mcp:b"])
+TOOLS = st.sets(st.sampled_from("xyz"))
+
+
+@given(st.lists(st.tuples(OWNERS, SOURCES, TOOLS)))
+def test_an_owner_finds_everybodys_tools_and_its_own_and_nobody_elses(
+    steps: list[tuple[str, str, set[str]]],
+) -> None:
+    """The tools without an owner are everybody's."""
+    registry, expected = ToolRegistry([READ]), dict[tuple[str, str], set[str]]()
+    for owner, source, letters in steps:
+        own = registry.owned_by(owner) if owner else registry
+        names = {f"{owner}_{source[-1]}_{letter}".lstrip("_") for letter in letters}
+        own.replace_all(source, [of_source(name, source) for name in names])
+        expected[owner, source] = names
+    for owner in ("one", "two", "three"):
+        found = registry.of(owner)
+        own_names = set[str]().union(*(expected.get((owner, s), ()) for s in ("mcp:a", "mcp:b")))
+        others = set(registry)
+        assert set(registry.own(owner)) == own_names
+        assert set(found) == own_names | others
+        assert len(found) == len(list(found)) == len(own_names) + len(others)
+        assert list(found)[: len(others)] == list(registry)
+        assert all(found[name].name == name for name in found)
+        registry.disown(owner)
+        assert set(registry.of(owner)) == others
