@@ -14,6 +14,7 @@ from msgspec import Raw
 from nousd import __version__
 from nousd.acp_server import requests
 from nousd.acp_server.prompts import FAILED
+from nousd.acp_server.servers import Handed, handed_in
 from nousd.acp_server.session import OpenSession
 from nousd.client.client import Client
 from nousd.errors import AgentFailed, ClientError, ConnectionLost, DaemonUnreachable, Refused
@@ -35,14 +36,13 @@ _NOT_FOUND: Final = -32002
 _PAGE_ROWS: Final = 50
 _SOURCE: Final = "acp"
 _NAME_CHARS_MAX: Final = 256
+_LEAVE_SECONDS: Final = 5.0
+_DELETE_SECONDS: Final = 30.0
+_GLANCE_SECONDS: Final = 0.05
 
 _CODES: Final = {"session_not_found": _NOT_FOUND, "invalid_payload": INVALID_PARAMS}
 """The code of a refusal -> that of its error; ``FAILED`` for all others."""
 
-_NO_SERVERS: Final = (
-    "MCP servers of the editor are not supported: add them to nousd once with nousctl mcp add,"
-    " and leave mcpServers empty"
-)
 _NO_FOLDERS: Final = "additionalDirectories is not supported: a session has one folder"
 
 P = TypeVar("P")
@@ -82,6 +82,8 @@ class Agent:
             "session/close": self._close,
             "session/prompt": self._prompt,
             "session/set_mode": self._set_mode,
+            "session/set_config_option": self._set_option,
+            "session/delete": self._delete,
         }
 
     # --- the connection ------------------------------------------------------------------------
@@ -140,8 +142,11 @@ class Agent:
         """Nothing fails that way here: the connection ends with the editor's output."""
         raise failure
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Leave all sessions; what runs in them goes on."""
+        with trio.move_on_after(_LEAVE_SECONDS), suppress(ClientError):
+            for session in self._open.values():
+                await session.leave()
         for session in self._open.values():
             session.close()
 
@@ -156,8 +161,8 @@ class Agent:
             "agentCapabilities": {
                 "loadSession": True,
                 "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-                "mcpCapabilities": {"http": False, "sse": False},
-                "sessionCapabilities": {"list": {}, "resume": {}, "close": {}},
+                "mcpCapabilities": {"http": True, "sse": False},
+                "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}},
             },
             "authMethods": [],
         }
@@ -169,22 +174,26 @@ class Agent:
 
     async def _new(self, params: Raw) -> FollowedResult:
         wanted = _decoded(params, requests.NewSession)
-        _require_supported(wanted)
+        servers = _servers_of(wanted)
         made = await self._asked(
             "new_session", {"workspace": wanted.cwd, "activate": False, "source": _SOURCE}
         )
-        session = await self._opened(made["session_id"])
-        result = {"sessionId": session.id, "modes": session.modes}
-        return FollowedResult(result, session.begin)
+        session = await self._opened(made["session_id"], servers)
+        return await self._begun(session, sessionId=session.id)
 
     async def _load(self, params: Raw) -> FollowedResult:
         session = await self._reopened(params)
         await session.replay()
-        return FollowedResult({"modes": session.modes}, session.begin)
+        return await self._begun(session)
 
     async def _resume(self, params: Raw) -> FollowedResult:
-        session = await self._reopened(params)
-        return FollowedResult({"modes": session.modes}, session.begin)
+        return await self._begun(await self._reopened(params))
+
+    async def _begun(self, session: OpenSession, **keys: str) -> FollowedResult:
+        """Return the answer to a request that opens a session, which begins behind it."""
+        options = await session.options()
+        result = {**keys, "modes": session.modes, "configOptions": options}
+        return FollowedResult(result, session.begin)
 
     async def _list(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.ListSessions)
@@ -200,8 +209,27 @@ class Agent:
         session = self._open.pop(_decoded(params, requests.OfSession).session_id, None)
         if session is not None:
             await session.cancel()
+            await session.take_back_servers()
             session.close()
         return {}
+
+    async def _delete(self, params: Raw) -> dict[str, Any]:
+        session_id = _decoded(params, requests.OfSession).session_id
+        deletion = {"session_id": session_id, "abort": True}
+        with trio.move_on_after(_DELETE_SECONDS):
+            while not (await self._asked("delete_session", deletion))["deleted"]:  # noqa: ASYNC110
+                await trio.sleep(
+                    _GLANCE_SECONDS
+                )  # its run is being stopped, which has no event here
+            if session := self._open.pop(session_id, None):
+                session.close()
+            return {}
+        raise RpcError(FAILED, "the session is not deleted: its run does not end")
+
+    async def _set_option(self, params: Raw) -> dict[str, Any]:
+        wanted = _decoded(params, requests.SetOption)
+        session = await self._session(wanted.session_id)
+        return {"configOptions": await session.set_option(wanted.config_id, wanted.value)}
 
     async def _set_mode(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.SetMode)
@@ -217,11 +245,12 @@ class Agent:
 
     async def _reopened(self, params: Raw) -> OpenSession:
         wanted = _decoded(params, requests.OldSession)
-        _require_supported(wanted)
+        servers = _servers_of(wanted)
         open_one = self._open.pop(wanted.session_id, None)
         if open_one is not None:
             open_one.close(RpcError(FAILED, "the session was opened again"))
-        return await self._opened(wanted.session_id, folder=wanted.cwd)
+            await open_one.take_back_servers(but=servers)
+        return await self._opened(wanted.session_id, servers, folder=wanted.cwd)
 
     async def _session(self, session_id: str) -> OpenSession:
         """Return a session; it is opened if it is not, such as after the daemon was away for long."""
@@ -235,7 +264,9 @@ class Agent:
         session = self._open.get(session_id)
         return None if session is None or session.is_over else session
 
-    async def _opened(self, session_id: str, *, folder: str | None = None) -> OpenSession:
+    async def _opened(
+        self, session_id: str, servers: tuple[Handed, ...] = (), *, folder: str | None = None
+    ) -> OpenSession:
         state = await self._asked("get_state", {"session_id": session_id})
         if folder is not None and _real(folder) != state["workspace"]:
             raise RpcError(
@@ -250,6 +281,7 @@ class Agent:
             state,
             client_id=self._client_id,
             abilities=self._abilities,
+            servers=servers,
         )
         self._nursery.start_soon(session.run)
         return session
@@ -268,11 +300,11 @@ def _real(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def _require_supported(wanted: requests.NewSession) -> None:
-    if wanted.mcp_servers:
-        raise RpcError(INVALID_PARAMS, _NO_SERVERS)
+def _servers_of(wanted: requests.NewSession) -> tuple[Handed, ...]:
+    """Return the MCP servers of a request that opens a session. Raises RpcError."""
     if wanted.additional_directories:
         raise RpcError(INVALID_PARAMS, _NO_FOLDERS)
+    return handed_in(wanted.mcp_servers)
 
 
 def _info(row: dict[str, Any]) -> dict[str, Any]:

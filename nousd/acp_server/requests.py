@@ -66,11 +66,30 @@ class CancelRequest(Params, frozen=True, kw_only=True):
 # --- sessions --------------------------------------------------------------------------------
 
 
+class NamedValue(Params, frozen=True, kw_only=True):
+    """A variable, or a header."""
+
+    name: str
+    value: str
+
+
+class McpServer(Params, frozen=True, kw_only=True):
+    """An MCP server: a command, which has no ``type``, or a URL."""
+
+    name: str
+    type: str = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: tuple[NamedValue, ...] = ()
+    url: str = ""
+    headers: tuple[NamedValue, ...] = ()
+
+
 class NewSession(Params, frozen=True, kw_only=True):
     """Create a session of a folder."""
 
     cwd: str
-    mcp_servers: tuple[Any, ...] = ()
+    mcp_servers: tuple[McpServer, ...] = ()
     additional_directories: tuple[str, ...] = ()
 
 
@@ -97,6 +116,13 @@ class SetMode(OfSession, frozen=True, kw_only=True):
     """Set the mode of a session."""
 
     mode_id: str
+
+
+class SetOption(OfSession, frozen=True, kw_only=True):
+    """Set an option of a session."""
+
+    config_id: str
+    value: str | bool
 
 
 # --- prompts ---------------------------------------------------------------------------------

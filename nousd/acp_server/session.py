@@ -17,11 +17,13 @@ import trio
 
 from nousd.acp_server.asking import ENDS, Asking
 from nousd.acp_server.content import PromptContent, attachments_of, content_of
+from nousd.acp_server.options import SETTINGS, command_for, options_of
 from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason
 from nousd.acp_server.requests import Block, ClientCapabilities
+from nousd.acp_server.servers import Handed, SessionServers
 from nousd.acp_server.tool_calls import is_changing
 from nousd.acp_server.transcript import entries_of, updates_of
-from nousd.acp_server.updates import FLUSH_SECONDS, Update, Updates, chunk, modes, plan
+from nousd.acp_server.updates import FLUSH_SECONDS, Update, Updates, chunk, modes, notice, plan
 from nousd.client.answers import ReceivedEvent
 from nousd.client.client import Client
 from nousd.client.follow import Follower
@@ -36,7 +38,7 @@ _TYPES: Final = (
     *("tool_call_requested", "tool_call_approved", "tool_call_denied", "tool_call_started"),
     *("tool_call_output", "tool_call_completed", "permission_requested"),
     *("question_asked", "question_answered", "question_rejected"),
-    *("todo_updated", "model_input", "usage_reported", "warning", "error"),
+    *("todo_updated", "model_input", "usage_reported", "warning", "error", "mcp_server_status"),
 )
 
 _RACES: Final = {"run_in_progress": "follow_up", "no_active_run": "prompt"}
@@ -46,6 +48,9 @@ _ATTEMPTS_MAX: Final = 8
 _GIVE_UP_SECONDS: Final = 10.0
 _RECONNECT_SECONDS: Final = 10.0
 _GLANCE_SECONDS: Final = 0.05
+_MODELS_SECONDS: Final = 2.0
+"""How long an editor waits for the list of models when it opens a session."""
+
 _ARGS_BYTES_MAX: Final = 1024 * 1024
 
 _STEER: Final = "/steer"
@@ -71,6 +76,7 @@ class OpenSession:
     Args:
         client_id: the editor's name, for other clients.
         state: the response to ``get_state``.
+        servers: the MCP servers that the editor hands in.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class OpenSession:
         *,
         client_id: str,
         abilities: ClientCapabilities,
+        servers: Iterable[Handed] = (),
     ) -> None:
         self._daemon = daemon
         self._rpc = rpc
@@ -102,6 +109,9 @@ class OpenSession:
             folder=self._folder,
             has_forms=abilities.has_forms,
         )
+        self._has_notices = abilities.has_notices
+        self._servers = SessionServers(rpc, self._ask, self._say, self.id, servers)
+        self._models: list[str] = []
         self._sending = trio.Lock()
         self._is_announced = trio.Event()
         self._is_following = trio.Event()
@@ -114,6 +124,14 @@ class OpenSession:
     def modes(self) -> dict[str, Any]:
         """The modes, as of when it was opened."""
         return modes(self._state["permission_mode"])
+
+    async def options(self) -> list[dict[str, Any]]:
+        """Return the options as of now. Raises ClientError."""
+        if not self._models:
+            with trio.move_on_after(_MODELS_SECONDS), suppress(Refused):
+                listed = (await self._daemon.request("list_models", {})).payload["models"]
+                self._models = [model["id"] for model in listed]
+        return options_of(await self._ask("get_state", {}), self._models)
 
     # --- the editor's requests -----------------------------------------------------------------
 
@@ -155,6 +173,7 @@ class OpenSession:
         try:
             async with self._sending:
                 await self._followed()
+                await self._servers.ready()
                 if not prompt.is_over.is_set():
                     is_accepted = await self._hand_in(prompt, content)
             return await prompt.ended() if is_accepted or prompt.is_over.is_set() else "end_turn"
@@ -172,6 +191,7 @@ class OpenSession:
     ) -> None:
         """Stop the run and take back what waits, after all prompts that were sent before."""
         task_status.started()
+        self._servers.hurry()
         async with self._sending:
             try:
                 await self._abort()
@@ -182,6 +202,24 @@ class OpenSession:
     async def set_mode(self, mode: str) -> None:
         """Set the permission mode. Raises ClientError."""
         await self._ask("set_permission_mode", {"mode": mode})
+
+    async def set_option(self, option: str, value: object) -> list[dict[str, Any]]:
+        """Set an option; return all. Raises RpcError, ClientError."""
+        await self._ask(*command_for(option, value))
+        return await self.options()
+
+    async def take_back_servers(self, but: Iterable[Handed] = ()) -> None:
+        """Remove the MCP servers that the editor handed in, except for some."""
+        await self._servers.remove(but)
+
+    async def leave(self) -> None:
+        """Take back the MCP servers, because the editor is closed, unless a run may need them.
+
+        Raises:
+            ClientError: the daemon is gone.
+        """
+        if (await self._ask("get_state", {}))["run_state"] == "idle":
+            await self._servers.remove()
 
     def close(self, outcome: StopReason | RpcError = "cancelled") -> None:
         """Send no more updates, and end so what the editor waits for."""
@@ -289,6 +327,7 @@ class OpenSession:
                 async with self._daemon.follow(wanted) as events, trio.open_nursery() as tasks:
                     self._events = events
                     await self._catch_up(tasks)
+                    tasks.start_soon(self._servers.begin)
                     self._is_following.set()
                     await self._follow(events, tasks)
             except* ClientError as errors:
@@ -318,8 +357,16 @@ class OpenSession:
             return
         if type_ in {"tool_call_requested", "tool_execution_start"}:
             payload = await self._whole(payload)
+        if type_ == "mcp_server_status":
+            await self._servers.note(payload)
         for update in self._updates.take(type_, payload):
             await self._send(update)
+        if type_ == "session_updated" and SETTINGS & payload.keys():
+            with suppress(ClientError):  # the daemon is gone; the next change shows it
+                options = await self.options()
+                await self._send(
+                    {"sessionUpdate": "config_option_update", "configOptions": options}
+                )
         self._prompts.note(type_, payload)
         if type_ == "agent_end" and payload["status"] not in {"completed", "cancelled"}:
             tasks.start_soon(self._withdraw_undelivered)
@@ -375,6 +422,13 @@ class OpenSession:
             self._asked[id].cancel()
 
     # --- sending -------------------------------------------------------------------------------
+
+    async def _say(self, sentence: str) -> None:
+        """Say something that is not the model's."""
+        if self._has_notices:
+            await self._send(notice("warning", sentence))
+        else:
+            await self._send(chunk("agent_message_chunk", f"{sentence}\n"))
 
     async def _send(self, update: Update) -> None:
         await self._rpc.notify("session/update", {"sessionId": self.id, "update": update})

@@ -239,6 +239,10 @@ def _of_session(payload: Payload) -> list[Update]:
 def _notice(severity: str, payload: Payload) -> Update:
     parts = (payload.get("cause", ""), payload.get("hint", ""))
     more = "; ".join(part for part in parts if part)
+    return notice(severity, payload["message"] or payload["code"], more)
+
+
+def notice(severity: str, title: str, more: str = "") -> Update:
+    """Return a remark that is not the model's."""
     described = {"description": more} if more else {}
-    title = payload["message"] or payload["code"]
     return {"sessionUpdate": "notice", "severity": severity, "title": title, **described}

@@ -109,8 +109,8 @@ async def test_a_line_that_is_no_json_is_answered_and_the_next_one_too(bench: Be
 
 
 async def test_an_unknown_method_is_an_error(bench: Bench) -> None:
-    with pytest.raises(RpcFailed, match="there is no method session/delete"):
-        await bench.editor.ask("session/delete", sessionId=bench.session_id)
+    with pytest.raises(RpcFailed, match="there is no method logout"):
+        await bench.editor.ask("logout")
 
 
 async def test_servers_of_the_editor_are_refused_with_what_to_do_instead(bench: Bench) -> None:

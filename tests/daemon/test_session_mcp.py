@@ -167,7 +167,7 @@ async def test_the_same_server_again_goes_on_and_a_changed_one_replaces_it(
 ) -> None:
     async with daemon_with_mcp(short_folder, provider, stub) as kit:
         session_id = await new_session(kit)
-        pids = []
+        pids: list[str] = []
         for level in ("one", "one", "two"):
             await add(kit, session_id, env={"LEVEL": level})
             if level != "one" or not pids:

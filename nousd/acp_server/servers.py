@@ -1,0 +1,231 @@
+"""The MCP servers that an editor hands in with a session. Each is a program, or a server somewhere else,
+so the user is asked before it is added; the daemon remembers the answer for the session.
+
+They are in the daemon's memory only. Whoever prompts adds what is missing there by now.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import trio
+
+from nousd.acp_server.requests import McpServer, PermissionAnswer
+from nousd.acp_server.tool_calls import text_content
+from nousd.errors import ClientError, Refused
+from nousd.net.jsonrpc import INVALID_PARAMS, JsonRpc, RpcError
+from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX
+
+Payload = Mapping[str, Any]
+
+_READY_SECONDS: Final = 10.0
+"""How long a prompt waits for servers to connect; what comes later is there for the next model call."""
+
+_NAME_CHARS_MAX: Final = 32
+_UNUSABLE: Final = re.compile(r"[^a-z0-9]+")
+_CONNECTING: Final = "connecting"
+_REMOVED: Final = "removed"
+_START: Final = "start"
+_OPTIONS: Final = (
+    {"optionId": _START, "name": "Start it, whenever this session has it", "kind": "allow_always"},
+    {"optionId": "leave_out", "name": "Leave it out", "kind": "reject_once"},
+)
+
+
+class Handed(NamedTuple):
+    """A server of the editor: its name there, and how ``add_mcp`` takes it."""
+
+    title: str
+    add: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Its name in the daemon."""
+        return str(self.add["name"])
+
+
+def handed_in(servers: Iterable[McpServer]) -> tuple[Handed, ...]:
+    """Return the servers under names that the daemon takes.
+
+    Raises:
+        RpcError: there are too many, or one is of a kind that is not supported.
+    """
+    found: dict[str, Handed] = {}
+    for server in servers:
+        if len(found) == MCP_SERVERS_OF_SESSION_MAX:
+            most = f"a session has at most {MCP_SERVERS_OF_SESSION_MAX} MCP servers"
+            raise RpcError(INVALID_PARAMS, most)
+        name = _free_name(server.name, found)
+        if server.type == "http":
+            headers = {header.name: header.value for header in server.headers}
+            how: dict[str, Any] = {"url": server.url, **({"headers": headers} if headers else {})}
+        elif server.type == "stdio":
+            env = {variable.name: variable.value for variable in server.env}
+            how = {"command": [server.command, *server.args], **({"env": env} if env else {})}
+        else:
+            unknown = f"the MCP server {server.name}: {server.type} is not supported"
+            raise RpcError(INVALID_PARAMS, unknown)
+        found[name] = Handed(server.name, {"name": name, **how})
+    return tuple(found.values())
+
+
+def _free_name(title: str, taken: Iterable[str]) -> str:
+    base = _UNUSABLE.sub("-", title.lower()).strip("-")[:_NAME_CHARS_MAX] or "server"
+    number, name = 1, base
+    while name in taken:
+        number += 1
+        end = f"-{number}"
+        name = f"{base[: _NAME_CHARS_MAX - len(end)]}{end}"
+    return name
+
+
+class SessionServers:
+    """The servers that an editor handed in with one session.
+
+    Args:
+        send: sends a command about the session to the daemon.
+        tell: says a sentence in the session.
+    """
+
+    def __init__(
+        self,
+        rpc: JsonRpc,
+        send: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
+        tell: Callable[[str], Awaitable[None]],
+        session_id: str,
+        servers: Iterable[Handed],
+    ) -> None:
+        self._rpc = rpc
+        self._send = send
+        self._tell = tell
+        self._session_id = session_id
+        self._wanted = {server.name: server for server in servers}
+        self._states: dict[str, str] = {}
+        self._news = trio.Event()
+        self._is_decided = trio.Event()
+        self._waiting = trio.CancelScope()
+        if not self._wanted:
+            self._is_decided.set()
+
+    async def begin(self) -> None:
+        """Add the servers; ask about each that the session does not know. One that is left out, or
+        cannot be added, is not handed in any more.
+        """
+        try:
+            for server in tuple(self._wanted.values()):
+                with suppress(ClientError):  # the daemon is gone; a prompt tries again
+                    await self._begin(server)
+        finally:
+            self._is_decided.set()
+
+    async def _begin(self, server: Handed) -> None:
+        try:
+            if await self._added(server):
+                return
+            if await self._is_approved(server):
+                await self._send("add_mcp", server.add)
+                return
+            reason = "it was not approved"
+        except Refused as refused:
+            reason = ": ".join(part for part in (refused.message, refused.cause) if part)
+        except (RpcError, msgspec.DecodeError) as error:
+            reason = f"the editor could not ask: {error}"
+        del self._wanted[server.name]
+        await self._tell(f"The MCP server {server.title} is left out: {reason}.")
+
+    async def _added(self, server: Handed) -> bool:
+        """Add a server that the user agreed to before; return False if that never happened."""
+        self._states[server.name] = _CONNECTING
+        try:
+            await self._send("add_mcp", {**server.add, "if_approved": True})
+        except Refused as refused:
+            if refused.message != "mcp_not_approved":
+                raise
+            return False
+        return True
+
+    async def _is_approved(self, server: Handed) -> bool:
+        call = {
+            "toolCallId": f"mcp-{uuid.uuid4().hex}",
+            "title": f"Start the MCP server {server.title}",
+            "kind": "execute" if "command" in server.add else "fetch",
+            "status": "pending",
+            "content": text_content(described(server)),
+        }
+        asked = {"sessionId": self._session_id, "toolCall": call, "options": _OPTIONS}
+        raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
+        return msgspec.json.decode(raw, type=PermissionAnswer).outcome.option_id == _START
+
+    async def note(self, status: Payload) -> None:
+        """Take an ``mcp_server_status`` of the session; say it where a server cannot be reached."""
+        name, state = status["name"], status["state"]
+        if name not in self._wanted:
+            return
+        was_connecting = self._states.get(name) == _CONNECTING
+        self._states[name] = state
+        self._news.set()
+        self._news = trio.Event()
+        if was_connecting and status.get("error"):
+            title = self._wanted[name].title
+            await self._tell(f"The MCP server {title} does not work: {status['error']}.")
+
+    async def ready(self) -> None:
+        """Wait until the user has decided about all of them, and for a while until they are connected.
+
+        Raises:
+            ClientError: the daemon is gone.
+        """
+        if not self._wanted:
+            return
+        with trio.CancelScope() as self._waiting:
+            await self._is_decided.wait()
+            listed = (await self._send("list_mcp", {}))["servers"]
+            states = {server["name"]: server["state"] for server in listed}
+            for name, server in tuple(self._wanted.items()):
+                if name in states:
+                    self._states[name] = states[name]
+                elif self._states[name] == _REMOVED:  # by another client
+                    del self._wanted[name]
+                else:  # the daemon was started again
+                    await self._begin(server)
+            with trio.move_on_after(_READY_SECONDS):
+                while _CONNECTING in (self._states[name] for name in self._wanted):
+                    await self._news.wait()
+
+    def hurry(self) -> None:
+        """Let nobody wait any longer."""
+        self._waiting.cancel()
+
+    async def remove(self, but: Iterable[Handed] = ()) -> None:
+        """Remove the servers from the session, except for some."""
+        kept = {server.name for server in but}
+        for name in self._wanted.keys() - kept:
+            with suppress(ClientError):  # it is gone already, or the daemon is
+                await self._send("remove_mcp", {"name": name})
+
+
+def described(server: Handed) -> str:
+    """Return what the user decides about: all but the values of variables and headers."""
+    add = server.add
+    if "url" in add:
+        words, names = _printable(add["url"]), add.get("headers", {})
+        return "\n".join((words, *_listed("with the headers", names)))
+    words = " ".join(_printable(shlex.quote(word)) for word in add["command"])
+    return "\n".join((words, *_listed("with the variables", add.get("env", {}))))
+
+
+def _listed(what: str, names: Iterable[str]) -> list[str]:
+    listed = ", ".join(map(_printable, names))
+    return [f"{what} {listed}"] if listed else []
+
+
+def _printable(text: str) -> str:
+    """Return a text without characters that would change how others are shown."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
