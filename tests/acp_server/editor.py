@@ -172,9 +172,9 @@ class Editor:
             clientInfo={"name": "quill", "version": "1"},
         )
 
-    async def new(self, folder: Path) -> str:
+    async def new(self, folder: Path, *servers: Message) -> str:
         """Create a session and return its id."""
-        made = await self.ask("session/new", cwd=str(folder), mcpServers=[])
+        made = await self.ask("session/new", cwd=str(folder), mcpServers=servers)
         return str(made["sessionId"])
 
     async def begin_prompt(self, session_id: str, *blocks: str | Message) -> int:

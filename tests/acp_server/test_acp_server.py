@@ -6,15 +6,11 @@ import base64
 import hashlib
 import json
 import re
-import shutil
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from subprocess import PIPE
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import trio
@@ -23,72 +19,14 @@ from nousd.acp_server.host import talk
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.net.jsonrpc import CANCELLED, INVALID_PARAMS
 from nousd.providers.setup.registry import make_provider
-from tests.acp_server.editor import ALL, Editor, Message, RpcFailed, editor_at
-from tests.harness.daemon import Client, Daemon, Wire, of_type, socket_daemon
+from tests.acp_server.bench import Bench, bench_in, choosing
+from tests.acp_server.editor import Editor, Message, RpcFailed, editor_at
+from tests.harness.daemon import Wire, of_type, socket_daemon
 
 ONE_PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
 CALLING = "[[tool {} {}]] [[then]] [[text Done.]]".format
-
-
-class Bench(NamedTuple):
-    """An editor with a session, and another client of the same daemon."""
-
-    editor: Editor
-    daemon: Daemon
-    client: Client
-    session_id: str
-    folder: Path
-
-    async def prompt(self, *blocks: str | Message) -> str:
-        return await self.editor.prompt(self.session_id, *blocks)
-
-    async def begin(self, *blocks: str | Message) -> int:
-        return await self.editor.begin_prompt(self.session_id, *blocks)
-
-    async def entries(self) -> list[dict[str, Any]]:
-        answer = await self.client.request("get_messages", session_id=self.session_id)
-        messages: list[dict[str, Any]] = answer["messages"]
-        return messages
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A private folder with a path short enough for Unix sockets."""
-    path = Path(tempfile.mkdtemp(prefix="nousd-", dir="/tmp"))
-    yield path
-    shutil.rmtree(path)
-
-
-@asynccontextmanager
-async def bench_in(
-    folder: Path, *, capabilities: Message = ALL, **options: Any
-) -> AsyncIterator[Bench]:
-    async with (
-        socket_daemon(folder, provider=make_provider("mock"), **options) as daemon,
-        editor_at(folder / "nous.sock", capabilities) as editor,
-    ):
-        session_id = await editor.new(folder / "work")
-        client = await daemon.connect()
-        yield Bench(editor, daemon, client, session_id, folder / "work")
-
-
-@pytest.fixture
-async def bench(folder: Path) -> AsyncIterator[Bench]:
-    async with bench_in(folder) as bench:
-        yield bench
-
-
-@pytest.fixture
-async def asking(folder: Path) -> AsyncIterator[Bench]:
-    """A session in which every call must be approved."""
-    async with bench_in(folder, permissions=RulePermissions("ask")) as bench:
-        yield bench
-
-
-def choosing(option_id: str) -> Message:
-    return {"outcome": {"outcome": "selected", "optionId": option_id}}
 
 
 # --- the connection --------------------------------------------------------------------------
@@ -111,13 +49,6 @@ async def test_a_line_that_is_no_json_is_answered_and_the_next_one_too(bench: Be
 async def test_an_unknown_method_is_an_error(bench: Bench) -> None:
     with pytest.raises(RpcFailed, match="there is no method logout"):
         await bench.editor.ask("logout")
-
-
-async def test_servers_of_the_editor_are_refused_with_what_to_do_instead(bench: Bench) -> None:
-    server = {"name": "a", "command": "/bin/a", "args": [], "env": []}
-    with pytest.raises(RpcFailed, match="nousctl mcp add") as caught:
-        await bench.editor.ask("session/new", cwd=str(bench.folder), mcpServers=[server])
-    assert caught.value.code == INVALID_PARAMS
 
 
 # --- prompts ---------------------------------------------------------------------------------
