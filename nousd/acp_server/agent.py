@@ -20,6 +20,7 @@ from nousd.client.client import Client
 from nousd.errors import AgentFailed, ClientError, ConnectionLost, DaemonUnreachable, Refused
 from nousd.net.jsonrpc import (
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PARSE_ERROR,
     FollowedResult,
@@ -105,16 +106,16 @@ class Agent:
             return await handler(params)
         except DaemonUnreachable:
             # It has ended since, and would be started by any other client too.
-            async with self._starting:
-                await self._require_daemon()
+            await self._require_daemon()
             return await handler(params)
 
     async def _require_daemon(self) -> None:
         """Start the daemon, unless it runs by now. Raises ClientError."""
-        try:
-            await self._daemon.request("ping", {})
-        except (DaemonUnreachable, ConnectionLost):
-            await self._ensure()
+        async with self._starting:
+            try:
+                await self._daemon.request("ping", {})
+            except (DaemonUnreachable, ConnectionLost):
+                await self._ensure()
 
     async def hear(self, method: str, params: Raw) -> None:
         """Take a notification of the editor; one that is unknown or cannot be read is ignored."""
@@ -127,15 +128,18 @@ class Agent:
                 self.rpc.withdraw(_decoded(params, requests.CancelRequest).request_id)
 
     async def puzzled(self, line: bytes) -> None:
-        """Take a line that is no message; one that is no JSON at all is answered."""
+        """Take a line that is no message; it is answered, unless it is an answer to nothing."""
         try:
-            msgspec.json.decode(line)
+            said = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             await self.refuse_line(f"the line is no JSON: {error}")
+            return
+        if not isinstance(said, dict) or said.keys().isdisjoint({"result", "error"}):
+            await self.refuse_line("the line is no message of JSON-RPC", INVALID_REQUEST)
 
-    async def refuse_line(self, reason: str) -> None:
+    async def refuse_line(self, reason: str, code: int = PARSE_ERROR) -> None:
         """Answer a line that has no id to answer under."""
-        error = {"code": PARSE_ERROR, "message": reason}
+        error = {"code": code, "message": reason}
         await self._write(encode_json({"jsonrpc": "2.0", "id": None, "error": error}))
 
     def end(self, failure: AgentFailed) -> None:
@@ -282,6 +286,7 @@ class Agent:
             client_id=self._client_id,
             abilities=self._abilities,
             servers=servers,
+            require_daemon=self._require_daemon,
         )
         self._nursery.start_soon(session.run)
         return session

@@ -94,6 +94,11 @@ class Prompts:
             if prompt.input_id and prompt.turn is None and not prompt.is_over.is_set()
         ]
 
+    @property
+    def are_waiting(self) -> bool:
+        """Whether the end of a turn is waited for."""
+        return any(not prompt.is_over.is_set() for prompt in self._waiting.values())
+
     def are_own(self, input_ids: Iterable[str]) -> bool:
         """Return whether all of these inputs are prompts of this editor."""
         own = {prompt.input_id for prompt in self._waiting.values()}

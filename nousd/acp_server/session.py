@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from nousd.acp_server.updates import FLUSH_SECONDS, Update, Updates, chunk, mode
 from nousd.client.answers import ReceivedEvent
 from nousd.client.client import Client
 from nousd.client.follow import Follower
+from nousd.client.resuming import Interruption
 from nousd.errors import ClientError, Refused
 from nousd.net.jsonrpc import JsonRpc, RpcError
 from nousd.wire.commands.subscribe import Subscribe
@@ -45,6 +46,9 @@ _RACES: Final = {"run_in_progress": "follow_up", "no_active_run": "prompt"}
 """A refusal of a text -> the command that fits by now: the run began, or ended, meanwhile."""
 
 _ATTEMPTS_MAX: Final = 8
+_ATTEMPTS_ALONE: Final = 7
+"""Attempts to reach a daemon that is gone, about two seconds, before it is started."""
+
 _GIVE_UP_SECONDS: Final = 10.0
 _RECONNECT_SECONDS: Final = 10.0
 _GLANCE_SECONDS: Final = 0.05
@@ -77,6 +81,7 @@ class OpenSession:
         client_id: the editor's name, for other clients.
         state: the response to ``get_state``.
         servers: the MCP servers that the editor hands in.
+        require_daemon: starts the daemon, unless it runs. Raises ClientError.
     """
 
     def __init__(
@@ -87,7 +92,8 @@ class OpenSession:
         *,
         client_id: str,
         abilities: ClientCapabilities,
-        servers: Iterable[Handed] = (),
+        servers: Iterable[Handed],
+        require_daemon: Callable[[], Awaitable[None]],
     ) -> None:
         self._daemon = daemon
         self._rpc = rpc
@@ -112,6 +118,8 @@ class OpenSession:
         self._has_notices = abilities.has_notices
         self._servers = SessionServers(rpc, self._ask, self._say, self.id, servers)
         self._models: list[str] = []
+        self._require_daemon = require_daemon
+        self._is_missed = trio.Event()
         self._sending = trio.Lock()
         self._is_announced = trio.Event()
         self._is_following = trio.Event()
@@ -324,8 +332,10 @@ class OpenSession:
                 after=self._state["cursor"], session_id=self.id, types=_TYPES, confirms=True
             )
             try:
-                async with self._daemon.follow(wanted) as events, trio.open_nursery() as tasks:
+                following = self._daemon.follow(wanted, on_interruption=self._note_interruption)
+                async with following as events, trio.open_nursery() as tasks:
                     self._events = events
+                    tasks.start_soon(self._revive)
                     await self._catch_up(tasks)
                     tasks.start_soon(self._servers.begin)
                     self._is_following.set()
@@ -334,6 +344,22 @@ class OpenSession:
                 self._prompts.settle(RpcError(FAILED, str(errors.exceptions[0])))
         self.is_over = True
         self._is_following.set()
+
+    def _note_interruption(self, interruption: Interruption) -> None:
+        if interruption.attempt >= _ATTEMPTS_ALONE and self._prompts.are_waiting:
+            self._is_missed.set()
+
+    async def _revive(self) -> None:
+        """Start the daemon where it was killed and nobody else does: only the next one can say how the
+        turns of the editor's prompts ended.
+        """
+        while True:
+            await self._is_missed.wait()
+            self._is_missed = trio.Event()
+            try:
+                await self._require_daemon()
+            except ClientError as error:
+                self._prompts.settle(RpcError(FAILED, str(error)))
 
     async def _follow(self, events: Follower, tasks: trio.Nursery) -> None:
         while True:

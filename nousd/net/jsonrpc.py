@@ -24,6 +24,7 @@ _WITHDRAWAL_SECONDS: Final = 1.0
 """Maximum wait for room to say that a request is withdrawn."""
 
 PARSE_ERROR: Final = -32700
+INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 SERVER_BUSY: Final = -32001

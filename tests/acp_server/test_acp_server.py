@@ -21,6 +21,7 @@ from nousd.net.jsonrpc import CANCELLED, INVALID_PARAMS
 from nousd.providers.setup.registry import make_provider
 from tests.acp_server.bench import Bench, bench_in, choosing
 from tests.acp_server.editor import Editor, Message, RpcFailed, editor_at
+from tests.daemon.process_harness import Place, running
 from tests.harness.daemon import Wire, of_type, socket_daemon
 
 ONE_PIXEL = base64.b64decode(
@@ -44,6 +45,20 @@ async def test_a_line_that_is_no_json_is_answered_and_the_next_one_too(bench: Be
     error = await bench.editor.until(lambda message: message.get("id", "") is None)
     assert error["error"]["code"] == -32700
     assert await bench.prompt("[[text Fine.]]") == "end_turn"
+
+
+@pytest.mark.parametrize("line", [b"[]", b"42", b"{}", b'{"id":{},"method":"session/list"}'])
+async def test_a_line_that_is_no_message_is_answered(bench: Bench, line: bytes) -> None:
+    await bench.editor.send(line + b"\n")
+    error = await bench.editor.until(lambda message: message.get("id", "") is None)
+    assert error["error"]["code"] == -32600
+
+
+async def test_an_answer_to_nothing_is_not_answered(bench: Bench) -> None:
+    await bench.editor.send({"id": 99, "result": {}})
+    await bench.editor.send({"id": 99, "error": {"code": 1, "message": "no"}})
+    await bench.editor.ask("session/list")
+    assert [message for message in bench.editor.seen if message.get("id", "") is None] == []
 
 
 async def test_an_unknown_method_is_an_error(bench: Bench) -> None:
@@ -574,6 +589,30 @@ async def test_a_session_outlives_the_daemon(folder: Path) -> None:
             editor.answers["session/request_permission"] = choosing("once")
             assert await editor.prompt(session_id, WRITING) == "end_turn"
             assert (folder / "work" / "a.txt").exists()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_killed_daemon_is_started_where_a_prompt_waits_for_its_turn(folder: Path) -> None:
+    """Only the next daemon can say how the turn ended."""
+    place = Place(folder)
+    async with trio.open_nursery() as nursery:
+
+        async def another(task_status: trio.TaskStatus[None]) -> None:
+            async with running(place):
+                task_status.started()
+                await trio.sleep_forever()
+
+        async def ensure() -> None:
+            await nursery.start(another)
+
+        async with running(place) as process, editor_at(place.socket, ensure=ensure) as editor:
+            session_id = await editor.new(place.work)
+            prompt = await editor.begin_prompt(session_id, "[[text Begun.]] [[hang]]")
+            await editor.update("agent_message_chunk")
+            await process.kill()
+            with pytest.raises(RpcFailed, match="the daemon was stopped"):
+                await editor.result(prompt)
+            assert await editor.prompt(session_id, "[[text Again.]]") == "end_turn"
         nursery.cancel_scope.cancel()
 
 
