@@ -25,6 +25,11 @@ from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX
 
 Payload = Mapping[str, Any]
 
+_TTL_SECONDS: Final = 600
+"""How long a server outlives an editor that is killed; until then it is added again and again."""
+
+_RENEWAL_SECONDS: Final = _TTL_SECONDS / 3
+
 _READY_SECONDS: Final = 10.0
 """How long a prompt waits for servers to connect; what comes later is there for the next model call."""
 
@@ -72,7 +77,7 @@ def handed_in(servers: Iterable[McpServer]) -> tuple[Handed, ...]:
         else:
             unknown = f"the MCP server {server.name}: {server.type} is not supported"
             raise RpcError(INVALID_PARAMS, unknown)
-        found[name] = Handed(server.name, {"name": name, **how})
+        found[name] = Handed(server.name, {"name": name, "ttl_seconds": _TTL_SECONDS, **how})
     return tuple(found.values())
 
 
@@ -124,6 +129,15 @@ class SessionServers:
                     await self._begin(server)
         finally:
             self._is_decided.set()
+
+    async def renew(self) -> None:
+        """Add the servers again and again, so that they stay as long as the editor does."""
+        while True:
+            await trio.sleep(_RENEWAL_SECONDS)
+            for name, server in tuple(self._wanted.items()):
+                if self._is_decided.is_set() and self._states[name] != _REMOVED:
+                    with suppress(ClientError):  # the daemon is gone; a prompt adds them
+                        await self._send("add_mcp", {**server.add, "if_approved": True})
 
     async def _begin(self, server: Handed) -> None:
         try:

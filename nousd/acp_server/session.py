@@ -338,6 +338,7 @@ class OpenSession:
                     tasks.start_soon(self._revive)
                     await self._catch_up(tasks)
                     tasks.start_soon(self._servers.begin)
+                    tasks.start_soon(self._servers.renew)
                     self._is_following.set()
                     await self._follow(events, tasks)
             except* ClientError as errors:

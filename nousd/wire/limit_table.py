@@ -34,6 +34,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "mcp_values_max": "invalid_payload: command is too long: at most {}",
     "mcp_value_chars_max": "invalid_payload: url is too long: at most {}",
     "mcp_timeout_ms_max": "invalid_payload: timeout_ms must be at most {}",
+    "mcp_ttl_seconds_max": "invalid_payload: ttl_seconds must be at most {}",
     "mcp_tools_max": "a tool that is named in `left_out` of `mcp_server_status`",
     "mcp_schema_bytes_max": "a tool that is named in `left_out` of `mcp_server_status`",
     "mcp_description_chars_max": "a description that is cut",

@@ -70,6 +70,9 @@ MCP_VALUE_CHARS_MAX: Final = 4096
 MCP_TIMEOUT_MS_MAX: Final = 3_600_000
 """The longest that a call of an MCP server's tool may take."""
 
+MCP_TTL_SECONDS_MAX: Final = 86_400
+"""The longest that a session's own MCP server stays without being added again, if it has a limit."""
+
 MCP_TOOLS_MAX: Final = 256
 """Tools of one MCP server that are offered."""
 

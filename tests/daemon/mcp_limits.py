@@ -73,6 +73,13 @@ async def timeout_ms(kit: Kit, offset: int) -> None:
     await check_add_mcp(kit, "mcp_timeout_ms_max", offset, timeout_ms=milliseconds)
 
 
+async def ttl_seconds(kit: Kit, offset: int) -> None:
+    seconds = LIMITS["mcp_ttl_seconds_max"][0] + offset
+    session_id = (await kit.client.request("new_session"))["session_id"]
+    keys = {"session_id": session_id, "ttl_seconds": seconds}
+    await check_add_mcp(kit, "mcp_ttl_seconds_max", offset, **keys)
+
+
 def offered(*tools: Offered) -> Definitions:
     return definitions_of(SPEC, tools)
 
@@ -134,6 +141,7 @@ MCP_PLAYS: Final[dict[str, Callable[[Kit, int], Awaitable[None]]]] = {
     "mcp_values_max": values,
     "mcp_value_chars_max": value_chars,
     "mcp_timeout_ms_max": timeout_ms,
+    "mcp_ttl_seconds_max": ttl_seconds,
     "mcp_tools_max": tools,
     "mcp_schema_bytes_max": schema_bytes,
     "mcp_description_chars_max": description_chars,

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from trio.testing import MockClock
 
 from nousd.daemon.mcp import session_servers
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.machine.policy.rules import rules_in
 from nousd.providers.interface import Provider
+from nousd.providers.setup.registry import make_provider
 from nousd.redaction.redactor import Redactor
 from nousd.tools.mcp import server as server_module
 from tests.daemon.mcp_bench import COMMAND, SPEC, Kit, daemon_with_mcp, result_of
-from tests.harness.daemon import Event, of_type
+from tests.daemon.scripted import ScriptedTool, gives
+from tests.harness.daemon import Event, memory_daemon, of_type
 from tests.harness.stub_model import StubModel, text_reply, tool_reply
 from tests.tools.test_mcp_http import serving_mcp
 
@@ -244,6 +248,44 @@ async def test_the_log_is_sound_and_the_sessions_place_in_lists_stays(
         await kit.until("ready", session_id=first)
         rows = (await kit.client.request("list_sessions"))["sessions"]
         assert [row["session_id"] for row in rows] == [second, first]
+
+
+async def test_a_server_ends_when_nobody_adds_it_again_in_time(
+    tmp_path: Path, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never_connect(_: server_module.McpServer) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(server_module.McpServer, "run", never_connect)
+    work = ScriptedTool()
+    options: dict[str, Any] = {"tools": (work.tool,), "stale_seconds": 10_000}
+    mock = make_provider("mock")
+    async with memory_daemon(workdir=tmp_path, provider=mock, **options) as daemon:
+        client = await daemon.connect()
+        events = await daemon.watch(types="all")
+        session_id = (await client.request("new_session"))["session_id"]
+
+        async def count() -> int:
+            return len((await client.request("list_mcp", session_id=session_id))["servers"])
+
+        given = {"session_id": session_id, "name": "s", "command": ["/no/such/program"]}
+        for _ in range(3):
+            await client.request("add_mcp", **given, ttl_seconds=600)
+            await trio.sleep(500)
+            assert await count() == 1
+        text = "[[tool work {}]] [[then]] [[text Done.]]"
+        await client.request("prompt", session_id=session_id, text=text, wait=False)
+        await events.until("tool_call_started")
+        await trio.sleep(300)
+        assert await count() == 1  # the run may need it
+        work.finish(gives("worked"))
+        await events.run()
+        await trio.sleep(601)
+        assert await count() == 0
+        await client.request("add_mcp", **given, ttl_seconds=600)
+        await client.request("add_mcp", **given)
+        await trio.sleep(10_000)
+        assert await count() == 1
 
 
 @pytest.mark.behaviour("mcp_servers_of_sessions_are_not_stored")

@@ -64,7 +64,14 @@ class McpServers:
         self._sessions = sessions
         self._nursery = nursery
         self._keeper = Keeper(log, nursery)
-        self.of_sessions = SessionServers(self._keeper, around, tools, sessions, workspaces)
+        self.of_sessions = SessionServers(
+            self._keeper,
+            around,
+            tools,
+            sessions=sessions,
+            workspaces=workspaces,
+            nursery=nursery,
+        )
         self._of_project: dict[str, ServerSpec] = {}
         self._reading = trio.Lock()
 

@@ -8,10 +8,12 @@ user has agreed to in that session.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+import trio
 
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.mcp.keeper import Keeper, ServerKey
@@ -36,6 +38,14 @@ _SECRETS_MAX: Final = 1024
 """Secrets of such servers that a daemon knows, to remove them from texts. They are never forgotten."""
 
 
+class _Added(NamedTuple):
+    """A server of a session. It ends at ``until`` (trio's clock) if it is not added again before."""
+
+    spec: ServerSpec
+    until: float
+    ttl_seconds: float
+
+
 class SessionServers:
     """All servers that belong to sessions.
 
@@ -48,15 +58,19 @@ class SessionServers:
         keeper: Keeper,
         around: Surroundings | None,
         tools: ToolRegistry,
+        *,
         sessions: Sessions,
         workspaces: Workspaces,
+        nursery: trio.Nursery,
     ) -> None:
         self._keeper = keeper
         self._around = around
         self._tools = tools
         self._sessions = sessions
         self._workspaces = workspaces
-        self._added: dict[str, dict[str, ServerSpec]] = {}
+        self._nursery = nursery
+        self._added: dict[str, dict[str, _Added]] = {}
+        self._expiring: dict[ServerKey, trio.CancelScope] = {}
         self._secrets: set[str] = set()
 
     async def add(self, command: commands.AddMcp, session_id: str) -> CommitHandle:
@@ -77,13 +91,14 @@ class SessionServers:
         spec, secrets = spec_of_session(server), secrets_of(server)
         self._require_room(session_id, server.name, secrets)
         handle = live.decide(_agreed(live, approval))
-        self._added[session_id] = {**self._added.pop(session_id, {}), server.name: spec}
+        added = _added_now(spec, math.inf if command.ttl_seconds is None else command.ttl_seconds)
+        self._added[session_id] = {**self._added.pop(session_id, {}), server.name: added}
 
         def resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
-                self._keep(live, spec)
+                self._keep(live, added)
             else:
-                self._forget(session_id, spec)
+                self._forget(session_id, added)
 
         handle.when_resolved(resolved)
         self._learn(secrets)
@@ -106,12 +121,13 @@ class SessionServers:
             CommandRejected: ``mcp_server_not_found``.
         """
         live = await self._sessions.get(session_id)
-        self._keep(live, self._required(session_id, name), anew=True)
+        self._keep(live, self._required(session_id, name), is_anew=True)
 
     def end(self, session_id: str) -> None:
         """End the servers of a session that is deleted."""
         for name in self._added.pop(session_id, ()):
             self._keeper.drop(ServerKey(session_id, name))
+            self._stop_expiring(ServerKey(session_id, name))
         self._tools.disown(session_id)
 
     # --- room ------------------------------------------------------------------------------------
@@ -146,29 +162,57 @@ class SessionServers:
 
     # --- what runs -------------------------------------------------------------------------------
 
-    def _required(self, session_id: str, name: str) -> ServerSpec:
-        spec = self._added.get(session_id, {}).get(name)
-        if spec is None:
-            raise CommandRejected("mcp_server_not_found", details={"name": name})
-        return spec
+    def _is(self, session_id: str, added: _Added) -> bool:
+        """Return whether it was neither removed nor added again since."""
+        return self._added.get(session_id, {}).get(added.spec.name) is added
 
-    def _keep(self, live: LiveSession, spec: ServerSpec, *, anew: bool = False) -> None:
+    def _required(self, session_id: str, name: str) -> _Added:
+        added = self._added.get(session_id, {}).get(name)
+        if added is None:
+            raise CommandRejected("mcp_server_not_found", details={"name": name})
+        return added
+
+    async def _expire(self, key: ServerKey, scope: trio.CancelScope) -> None:
+        """End a server that nobody adds again in time, unless its session is at work."""
+        session_id, name = key
+        with scope:
+            while True:
+                added = self._required(session_id, name)
+                if added.until > trio.current_time():
+                    await trio.sleep_until(added.until)
+                elif self._is_working(session_id):
+                    await trio.sleep(added.ttl_seconds)
+                else:
+                    self.remove(session_id, name)
+                    return
+
+    def _stop_expiring(self, key: ServerKey) -> None:
+        scope = self._expiring.pop(key, None)
+        if scope is not None:
+            scope.cancel()
+
+    def _keep(self, live: LiveSession, added: _Added, *, is_anew: bool = False) -> None:
         """Keep a server alive, unless it was removed or replaced meanwhile, or is the one that runs."""
+        spec = added.spec
         key = ServerKey(live.session_id, spec.name)
-        if self._around is None or self._added.get(live.session_id, {}).get(spec.name) is not spec:
+        if self._around is None or not self._is(live.session_id, added):
             return
+        if added.until < math.inf and key not in self._expiring:
+            scope = self._expiring[key] = trio.CancelScope()
+            self._nursery.start_soon(self._expire, key, scope)
         kept = self._keeper.get(key)
         is_same = kept is not None and kept.server.spec == spec
-        if kept is not None and is_same and kept.server.status.state != "failed" and not anew:
+        if kept is not None and is_same and kept.server.status.state != "failed" and not is_anew:
             return
         folder = Path(self._workspaces.path_of(live.state))
         around = msgspec.structs.replace(self._around, workdir=folder)
         self._keeper.keep(key, spec, self._tools.owned_by(live.session_id), around)
 
-    def _forget(self, session_id: str, spec: ServerSpec) -> None:
+    def _forget(self, session_id: str, added: _Added) -> None:
         own = self._added.get(session_id, {})
-        if own.get(spec.name) is spec:
-            del own[spec.name]
+        if self._is(session_id, added):
+            del own[added.spec.name]
+            self._stop_expiring(ServerKey(session_id, added.spec.name))
         if not own:
             self._added.pop(session_id, None)
             self._tools.disown(session_id)
@@ -178,6 +222,10 @@ class SessionServers:
         for secret in secrets - self._secrets:
             self._around.secret(secret)
         self._secrets |= secrets
+
+
+def _added_now(spec: ServerSpec, ttl_seconds: float) -> _Added:
+    return _Added(spec, trio.current_time() + ttl_seconds, ttl_seconds)
 
 
 def _too_many(limit: int) -> CommandRejected:

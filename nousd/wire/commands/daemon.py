@@ -10,6 +10,7 @@ from nousd.wire.objects.mcp import (
     Classes,
     ClassesOfTools,
     ServerName,
+    ServerTtl,
     Table,
     TimeoutMs,
     Value,
@@ -31,6 +32,7 @@ class AddMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
     name: ServerName
     session_id: Name | None = None
     if_approved: bool = False
+    ttl_seconds: ServerTtl | None = None
     command: Words | None = None
     url: Value | None = None
     env: Table | None = None

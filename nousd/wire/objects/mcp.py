@@ -7,7 +7,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from nousd.wire.limits import MCP_TIMEOUT_MS_MAX, MCP_VALUE_CHARS_MAX, MCP_VALUES_MAX
+from nousd.wire.limits import (
+    MCP_TIMEOUT_MS_MAX,
+    MCP_TTL_SECONDS_MAX,
+    MCP_VALUE_CHARS_MAX,
+    MCP_VALUES_MAX,
+)
 from nousd.wire.objects.tool_footprint import ToolClass
 
 SERVER_NAME = r"^[a-z0-9][a-z0-9-]{0,31}$(?!\n)"
@@ -21,6 +26,8 @@ Table = Annotated[dict[Value, Value], Meta(max_length=MCP_VALUES_MAX)]
 Classes = Annotated[tuple[ToolClass, ...], Meta(max_length=4)]
 ClassesOfTools = Annotated[dict[Value, Classes], Meta(max_length=MCP_VALUES_MAX)]
 TimeoutMs = Annotated[int, Meta(ge=1, le=MCP_TIMEOUT_MS_MAX)]
+
+ServerTtl = Annotated[int, Meta(ge=1, le=MCP_TTL_SECONDS_MAX)]
 
 McpState = Literal["connecting", "ready", "backoff", "failed"]
 """``backoff``: it failed and is tried again by itself. ``failed``: it is not, before ``restart_mcp``."""
