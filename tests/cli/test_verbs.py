@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.cli.nousctl.main import WATCHES
 from nousd.cli.nousctl.verbs import VERBS
+from nousd.cli.nousctl.watches import WATCHES
 from nousd.cli.output import harmless
 from nousd.cli.render.answers import as_text
 from nousd.client.answers import Answer

@@ -15,7 +15,7 @@ from nousd.cli.arguments import Argument, option, required
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.command_tree import nearest
 from nousd.cli.nousctl.input_arguments import CLIENT, SESSION
-from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.nousctl.rows import Watch
 from nousd.cli.output import DONE, FAILED, say
 from nousd.cli.render.request_lines import NoAnswer, answers_to, question_lines, request_lines
 from nousd.cli.short_ids import whole_id

@@ -9,7 +9,7 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options
-from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.nousctl.rows import Watch
 
 
 def _process(name: str) -> Callable[[Options, dict[str, Any]], int]:

@@ -11,7 +11,7 @@ import typer
 from nousd.cli.arguments import Argument, option
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl.input_arguments import SESSION
-from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.nousctl.rows import Watch
 from nousd.cli.output import DONE
 
 

@@ -16,7 +16,7 @@ import typer
 
 from nousd.cli.arguments import Argument, option
 from nousd.cli.client_options import Options
-from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.nousctl.rows import Watch
 from nousd.cli.output import DONE
 from nousd.errors import ConfigError
 

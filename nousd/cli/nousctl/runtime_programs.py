@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl.input_arguments import RUNTIME
-from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.nousctl.rows import Watch
 from nousd.cli.output import DONE, FAILED, say
 from nousd.client.blocking import Connection
 

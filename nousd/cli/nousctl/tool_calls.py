@@ -11,7 +11,7 @@ from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.command_tree import nearest
 from nousd.cli.nousctl.input_arguments import SESSION, WORK_SESSION, json_object
-from nousd.cli.nousctl.verbs import Watch
+from nousd.cli.nousctl.rows import Watch
 from nousd.cli.output import DONE, FAILED, print_line, say, shown
 from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Connection, Subscription

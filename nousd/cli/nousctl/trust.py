@@ -15,8 +15,8 @@ import typer
 
 from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options, print_answer
+from nousd.cli.nousctl.rows import Watch
 from nousd.cli.nousctl.session_arguments import OWN_WORKSPACE
-from nousd.cli.nousctl.verbs import Watch
 from nousd.cli.output import DONE, FAILED, say, shown
 from nousd.cli.render.session_lines import file_lines
 from nousd.cli.session_choice import current_folder

@@ -1,22 +1,17 @@
 """The verbs of ``nousctl`` that are one command and one response, as a table.
 
 A row says which command a verb sends, and which arguments fill which keys of the payload; parsing,
-sending and printing are the same for each. ``watch`` has the verbs that follow events.
+sending and printing are the same for each. ``watches`` has the verbs that are more than that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal
 
 import typer
 
-from nousd.cli import session_choice
-from nousd.cli.arguments import Argument, duration_reader, option, required
-from nousd.cli.client_options import Options
+from nousd.cli.arguments import Argument, option, required
 from nousd.cli.completion import complete_model
-from nousd.cli.nousctl import session_arguments
 from nousd.cli.nousctl.input_arguments import (
     APPEND,
     ATTACH,
@@ -33,33 +28,8 @@ from nousd.cli.nousctl.input_arguments import (
     flag,
     json_value,
 )
-
-
-class Verb(NamedTuple):
-    """One row of the table.
-
-    Args:
-        command: the type on the wire.
-        fixed: constant part of the payload.
-        computed: key of the payload -> its value, where the command line has none.
-        timeout_seconds: replaces the default time-out.
-    """
-
-    command: str
-    help: str
-    arguments: tuple[Argument, ...] = ()
-    fixed: Mapping[str, Any] = {}
-    computed: Mapping[str, Callable[[], Any]] = {}
-    timeout_seconds: float | None = None
-
-
-class Watch(NamedTuple):
-    """A verb that is more than one command: its arguments and its function."""
-
-    help: str
-    arguments: tuple[Argument, ...]
-    run: Callable[[Options, dict[str, Any]], int]
-
+from nousd.cli.nousctl.rows import BEFORE, LIMIT, MODEL_CALL_SECONDS, Verb
+from nousd.cli.nousctl.session_verbs import SESSION_VERBS
 
 # --- arguments -------------------------------------------------------------------------------
 
@@ -85,13 +55,6 @@ MODEL: Final = required(
     "Model as provider/model, as an alias, or by its provider's name.",
     complete=complete_model,
 )
-LIMIT: Final = Argument(
-    "limit", Annotated[int | None, typer.Option("--limit", help="Maximum number of rows.")]
-)
-FOLDER: Final = session_arguments.OWN_WORKSPACE._replace(
-    annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
-    default=...,
-)
 INPUT: Final = required("input_id", "INPUT", "Input: its id as queue list shows it.")
 BEFORE_INPUT: Final = option(
     "before_input_id", "--before", "Input that it comes right before. [default: behind all]"
@@ -103,17 +66,10 @@ REVISION: Final = Argument(
         typer.Option("--revision", min=0, help="Refuse unless the queue has this revision."),
     ],
 )
-BEFORE: Final = option("before", "--before", "Continue a page before this id.")
 
 
 _RUN_SECONDS: Final = 24 * 3600.0
 """The daemon itself ends the wait for a run (``--command-timeout``, a day at most)."""
-
-_MODEL_CALL_SECONDS: Final = 3600.0
-"""For commands that call a model, which take as long as the model does."""
-
-_UNDO_SECONDS: Final = 600
-"""How long a deleted session can be had back."""
 
 _LISTING_SECONDS: Final = 60.0
 """For commands that ask model servers, each up to the daemon's own time-out."""
@@ -121,6 +77,7 @@ _LISTING_SECONDS: Final = 60.0
 # --- the table -------------------------------------------------------------------------------
 
 VERBS: Final[dict[str, Verb]] = {
+    **SESSION_VERBS,
     "ping": Verb("ping", "Check that the daemon answers."),
     "prompt": Verb(
         "prompt",
@@ -184,159 +141,6 @@ VERBS: Final[dict[str, Verb]] = {
         "remove_queued",
         "Remove a queued input and print it.",
         (INPUT, REVISION, SESSION, CLIENT),
-    ),
-    "new": Verb(
-        "new_session",
-        "Create a session in this folder.",
-        (*session_arguments.NEW_SESSION, session_arguments.OWN_WORKSPACE),
-        fixed={"activate": False},
-        computed={"workspace": session_choice.workspace_here},
-    ),
-    "switch": Verb(
-        "switch_session",
-        "Make a session the active one.",
-        (session_arguments.THE_SESSION,),
-    ),
-    "branch": Verb(
-        "branch_session",
-        "Branch a session into a new one.",
-        (
-            session_arguments.THIS_SESSION,
-            session_arguments.NAME,
-            session_arguments.ACTIVATE,
-        ),
-        fixed={"activate": False},
-    ),
-    "sessions": Verb(
-        "list_sessions",
-        "List sessions, most recently used first.",
-        (LIMIT, BEFORE, *session_arguments.LISTED),
-    ),
-    "search": Verb(
-        "search_sessions",
-        "Find sessions by a text in their titles and messages.",
-        (
-            required("query", "TEXT", "Text to find."),
-            LIMIT,
-            option("before", "--before", "Go on where the search before ended."),
-            *session_arguments.SEARCHED,
-        ),
-    ),
-    "session": Verb("get_session", "Show one session.", (session_arguments.THIS_SESSION,)),
-    "archive": Verb(
-        "update_session",
-        "Archive a session: it is not picked any more.",
-        (session_arguments.THIS_SESSION,),
-        fixed={"archived": True},
-    ),
-    "unarchive": Verb(
-        "update_session",
-        "Bring an archived session back.",
-        (session_arguments.THE_SESSION,),
-        fixed={"archived": False},
-    ),
-    "update": Verb(
-        "update_session",
-        "Update session metadata; null unsets a field.",
-        session_arguments.UPDATE_SESSION,
-    ),
-    "attach": Verb(
-        "attach_session",
-        "Move a session to another workspace.",
-        (FOLDER, SESSION, option("reason", "--reason", "Reason, stored with the event.")),
-    ),
-    "override": Verb(
-        "override_workspace",
-        "Temporarily allow approval requests for paths outside the workspace.",
-        (
-            Argument(
-                "ttl_seconds",
-                Annotated[
-                    int | None,
-                    typer.Argument(
-                        parser=duration_reader("seconds"),
-                        metavar="[DURATION]",
-                        help="Seconds, or such as 15m or 1h (default 900); 0 ends it.",
-                    ),
-                ],
-            ),
-            SESSION,
-        ),
-        fixed={"ttl_seconds": 900},
-    ),
-    "rename": Verb(
-        "rename_session",
-        "Rename a session.",
-        (required("name", "NAME", "New name."), SESSION),
-    ),
-    "seen": Verb(
-        "mark_seen",
-        "Mark a session as seen.",
-        (SESSION, option("entry_id", "--entry", "Newest entry that was seen. [default: the leaf]")),
-    ),
-    "delete": Verb(
-        "delete_session",
-        "Delete a session; for ten minutes restore keeps it.",
-        (
-            session_arguments.THE_SESSION,
-            Argument(
-                "undo_seconds",
-                Annotated[
-                    int | None,
-                    typer.Option(
-                        "--undo",
-                        parser=duration_reader("seconds"),
-                        metavar="DURATION",
-                        help="Time in which restore keeps it, such as 15m or 1h; 0 for none. "
-                        "[default: 10m]",
-                    ),
-                ],
-            ),
-        ),
-        computed={"undo_seconds": lambda: _UNDO_SECONDS},
-    ),
-    "restore": Verb(
-        "restore_session",
-        "Keep a session whose deletion is scheduled.",
-        (session_arguments.DELETED_SESSION,),
-    ),
-    "get_state": Verb(
-        "get_state", "Show the state of a session and what runs beside it.", (SESSION,)
-    ),
-    "get_messages": Verb(
-        "get_messages",
-        "Print the conversation.",
-        (
-            SESSION,
-            option("leaf_id", "--leaf", "Print the path to this entry."),
-            BEFORE,
-            LIMIT,
-            Argument(
-                "compacted",
-                Annotated[
-                    bool | None,
-                    typer.Option(
-                        "--compacted", help="With compactions applied, as a model receives it."
-                    ),
-                ],
-            ),
-        ),
-    ),
-    "get_tree": Verb(
-        "get_tree",
-        "Print a session's tree of entries.",
-        (SESSION, option("after", "--after", "Continue after this entry."), LIMIT),
-    ),
-    "set_leaf": Verb(
-        "set_leaf",
-        "Set the entry that new work continues from.",
-        (required("leaf_id", "ENTRY", "Entry id, as listed by session tree."), SESSION),
-    ),
-    "compact": Verb(
-        "compact_session",
-        "Compact the context: replace older messages by a summary.",
-        (SESSION, option("instruction", "--instruction", "Instruction for the summary.")),
-        timeout_seconds=_MODEL_CALL_SECONDS,
     ),
     "runs": Verb("list_runs", "List runs, newest first.", (ONLY_SESSION, LIMIT, BEFORE)),
     "run": Verb("get_run", "Show one run.", (required("run_id", "RUN", "Run id."),)),
@@ -497,7 +301,7 @@ VERBS: Final[dict[str, Verb]] = {
                 convert=json_value,
             ),
         ),
-        timeout_seconds=_MODEL_CALL_SECONDS,
+        timeout_seconds=MODEL_CALL_SECONDS,
     ),
 }
 """name on the command line -> verb."""
