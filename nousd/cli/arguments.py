@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
-SessionUse = Literal["new", "here", "maybe", "filter", "deleted"]
+SessionUse = Literal["new", "here", "maybe", "filter", "named", "deleted"]
 """Which session a verb means if none is named: that of the current folder, made if there is none
 (``new``), which has to be there (``here``), or which may be missing (``maybe``); all (``filter``). One
-whose deletion is scheduled has to be named (``deleted``)."""
+has to be named where a wrong one would do harm (``named``), or where it is one whose deletion is
+scheduled (``deleted``)."""
 
 
 def _as_it_is(value: Any) -> Any:

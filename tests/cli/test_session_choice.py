@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nousd.cli.nousctl.command_tree import TREE, Group
 from nousd.cli.session_choice import folders_of, matching
 from tests.cli.conftest import Nousctl, without_own_name
 from tests.harness.fake_daemon import FakeDaemon, ok, refused
@@ -217,3 +218,71 @@ def test_a_deleted_session_is_restored_by_its_name(daemon: FakeDaemon, nousctl: 
     assert asked["deletion_scheduled"] is True
     lost = nousctl("restore", "other")
     assert "list them with: nousctl session list --deletion-scheduled" in lost.err
+
+
+# --- the session as a word -----------------------------------------------------------------------
+
+OF_NO_SESSION = {"list", "search", "new", "append"}
+"""Verbs of the group that act on no session, and the one whose text takes all words."""
+
+MORE_WORDS = {
+    "rename": ["New name"],
+    "move": ["/elsewhere"],
+    "override": ["15m"],
+    "leaf": ["entry-1"],
+    "update": ["--name", "other"],
+}
+
+
+def session_verbs() -> list[str]:
+    group = TREE["session"]
+    assert isinstance(group, Group)
+    return [verb for verb in group.verbs if verb not in OF_NO_SESSION]
+
+
+@pytest.mark.parametrize("verb", session_verbs())
+def test_each_verb_takes_the_session_as_its_first_word_or_by_a_flag(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path, verb: str
+) -> None:
+    named: list[Any] = []
+
+    def note(request: dict[str, Any]) -> bytes | None:
+        session_id = request["payload"].get("session_id")
+        if session_id == "the docs":
+            return refused("session_not_found", "no such session")(request)
+        named.append((request["type"], session_id))
+        return refused("internal_error", "noted")(request)
+
+    known_sessions(daemon, {"session_id": "sess-1111", "workspace": "/w", "name": "the docs"})
+    daemon.on["subscribe"] = note
+    daemon.otherwise = note
+    del daemon.on["get_session"]
+    more = MORE_WORDS.get(verb, [])
+    nousctl("session", verb, "the docs", *more)
+    as_a_word = named.copy()
+    named.clear()
+    nousctl("session", verb, *more, "--session", "the docs")
+    assert as_a_word
+    assert as_a_word == named
+    assert {session_id for _, session_id in named} == {"sess-1111"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["export", "docs", "--session", "plan"], 'name one session: "docs", or --session "plan"'),
+        (["export", "my", "docs"], "a name of several words is quoted: 'my docs'"),
+        (["delete"], "name the session; list them with: nousctl session list"),
+        (
+            ["restore"],
+            "name the session; list them with: nousctl session list --deletion-scheduled",
+        ),
+    ],
+)
+def test_no_session_is_guessed_from_several_or_where_one_has_to_be_named(
+    daemon: FakeDaemon, nousctl: Nousctl, project: Path, argv: list[str], said: str
+) -> None:
+    outcome = nousctl("session", *argv)
+    assert outcome.code == 2
+    assert said in " ".join(outcome.err.split())
+    assert daemon.heard == []

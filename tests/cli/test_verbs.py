@@ -428,7 +428,7 @@ def test_attach_alone_names_the_verbs_that_may_be_meant(
 ) -> None:
     outcome = nousctl("attach")
     assert outcome.code == 2
-    assert "nousctl chat [--session SESSION]" in outcome.err
+    assert "nousctl chat [SESSION]" in outcome.err
     assert "nousctl session move FOLDER" in outcome.err
     assert not daemon.heard
 

@@ -196,7 +196,7 @@ _ELSEWHERE: Final = {
 """What people type -> what does it."""
 
 _ALONE: Final = {
-    "attach": "to talk to a session: nousctl chat [--session SESSION]; attach FOLDER moves one to"
+    "attach": "to talk to a session: nousctl chat [SESSION]; attach FOLDER moves one to"
     " another folder, as does: nousctl session move FOLDER",
 }
 """Verbs that people take for others when they type nothing else -> what does that."""

@@ -10,8 +10,8 @@ import typer
 
 from nousd.cli.arguments import Argument, option
 from nousd.cli.client_options import Options
-from nousd.cli.nousctl.input_arguments import SESSION
 from nousd.cli.nousctl.rows import Watch
+from nousd.cli.nousctl.session_arguments import THIS_SESSION
 from nousd.cli.output import DONE
 
 
@@ -34,7 +34,7 @@ EXPORTING: Final[dict[str, Watch]] = {
     "export": Watch(
         "Print a session as Markdown; with --json a line for the session and one for each entry.",
         (
-            SESSION,
+            *THIS_SESSION,
             option("leaf_id", "--leaf", "Print the path to this entry."),
             Argument(
                 "output",

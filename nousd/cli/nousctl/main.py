@@ -27,7 +27,7 @@ from nousd.cli.nousctl.answers import nearest_rule
 from nousd.cli.nousctl.command_tree import root_class
 from nousd.cli.nousctl.input_arguments import CLIENT
 from nousd.cli.nousctl.rows import Verb, Watch
-from nousd.cli.nousctl.target_session import in_session
+from nousd.cli.nousctl.target_session import in_session, with_one_name
 from nousd.cli.nousctl.verbs import BEFORE_INPUT, INPUT, VERBS
 from nousd.cli.nousctl.watches import WATCHES
 from nousd.cli.output import DONE, FAILED, ending_in_order, say
@@ -220,13 +220,13 @@ def _run(
         timeout_seconds=common.get("timeout_seconds"),
         verbose=common.get("verbose", False),
     )
+    given = with_one_name(arguments, given_values(arguments, values))
     if starts:
         _require_daemon(options, is_wanted=common.get("start", False))
-    given = given_values(arguments, values)
     if CLIENT in arguments:
         given.setdefault(CLIENT.key, _OWN_NAME)
     try:
-        code = in_session(run, options, arguments, dict(given))
+        code = in_session(run, options, arguments, given)
     except Refused as refused:
         if options.json:
             say(json.dumps(refusal_json(refused), ensure_ascii=False))

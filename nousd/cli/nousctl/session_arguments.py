@@ -8,8 +8,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from nousd.cli.arguments import Argument, option, required
+from nousd.cli.arguments import Argument, option
 from nousd.cli.completion import complete_model, complete_session
+from nousd.cli.nousctl.input_arguments import ONLY_SESSION, SESSION, WORK_SESSION
+from nousd.cli.nousctl.target_session import SESSION_WORD
 
 
 def _object(text: str) -> Any:
@@ -32,21 +34,43 @@ def _switch(key: str, flags: str, help: str) -> Argument:
 
 
 NAME: Final = option("name", "--name", "Display name.")
-_WHICH: Final = "Session: id, prefix or name."
-THE_SESSION: Final = required("session_id", "SESSION", _WHICH, complete=complete_session)
-DELETED_SESSION: Final = THE_SESSION._replace(session="deleted")
-THIS_SESSION: Final = Argument(
-    "session_id",
+
+
+def _one_session(words: list[str]) -> str | None:
+    if len(words) > 1:
+        raise typer.BadParameter(
+            f"name one session; a name of several words is quoted: '{' '.join(words)}'"
+        )
+    return words[0] if words else None
+
+
+# It is a list, because words are shared out from the end then: what else a verb takes stays required.
+_WORD: Final = Argument(
+    SESSION_WORD,
     Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
-            metavar="[SESSION]",
-            help=f"{_WHICH} [default: this folder's]",
-            autocompletion=complete_session,
+            metavar="[SESSION]", help="Session, as for --session.", autocompletion=complete_session
         ),
     ],
-    session="here",
+    convert=_one_session,
 )
+THE_SESSION: Final = (
+    _WORD,
+    SESSION._replace(
+        annotation=option(
+            "session_id",
+            "--session",
+            "Session: id, prefix or name. It has to be named.",
+            complete=complete_session,
+        ).annotation,
+        session="named",
+    ),
+)
+DELETED_SESSION: Final = (_WORD, THE_SESSION[1]._replace(session="deleted"))
+THIS_SESSION: Final = (_WORD, SESSION)
+CHAT_SESSION: Final = (_WORD, WORK_SESSION)
+SESSION_OR_ALL: Final = (_WORD, ONLY_SESSION)
 ACTIVATE: Final = _switch(
     "activate",
     "--activate/--aside",
@@ -94,7 +118,7 @@ OWN_WORKSPACE: Final = Argument(
 )
 
 UPDATE_SESSION: Final = (
-    THE_SESSION,
+    *THE_SESSION,
     NAME,
     _switch("archived", "--archived/--not-archived", "Put it away, or back."),
     _RULES,

@@ -10,8 +10,8 @@ import typer
 from nousd.cli import session_choice
 from nousd.cli.arguments import Argument, duration_reader, option, required
 from nousd.cli.nousctl import session_arguments
-from nousd.cli.nousctl.input_arguments import SESSION
 from nousd.cli.nousctl.rows import BEFORE, LIMIT, MODEL_CALL_SECONDS, Verb
+from nousd.cli.nousctl.session_arguments import DELETED_SESSION, THE_SESSION, THIS_SESSION
 
 FOLDER: Final = session_arguments.OWN_WORKSPACE._replace(
     annotation=Annotated[Path, typer.Argument(metavar="FOLDER", help="New workspace.")],
@@ -32,13 +32,13 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
     "switch": Verb(
         "switch_session",
         "Make a session the active one.",
-        (session_arguments.THE_SESSION,),
+        THE_SESSION,
     ),
     "branch": Verb(
         "branch_session",
         "Branch a session into a new one.",
         (
-            session_arguments.THIS_SESSION,
+            *THIS_SESSION,
             session_arguments.NAME,
             session_arguments.ACTIVATE,
         ),
@@ -59,17 +59,17 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
             *session_arguments.SEARCHED,
         ),
     ),
-    "session": Verb("get_session", "Show one session.", (session_arguments.THIS_SESSION,)),
+    "session": Verb("get_session", "Show one session.", THIS_SESSION),
     "archive": Verb(
         "update_session",
         "Archive a session: it is not picked any more.",
-        (session_arguments.THIS_SESSION,),
+        THIS_SESSION,
         fixed={"archived": True},
     ),
     "unarchive": Verb(
         "update_session",
         "Bring an archived session back.",
-        (session_arguments.THE_SESSION,),
+        THE_SESSION,
         fixed={"archived": False},
     ),
     "update": Verb(
@@ -80,12 +80,17 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
     "attach": Verb(
         "attach_session",
         "Move a session to another workspace.",
-        (FOLDER, SESSION, option("reason", "--reason", "Reason, stored with the event.")),
+        (
+            *THIS_SESSION,
+            FOLDER,
+            option("reason", "--reason", "Reason, stored with the event."),
+        ),
     ),
     "override": Verb(
         "override_workspace",
         "Temporarily allow approval requests for paths outside the workspace.",
         (
+            *THIS_SESSION,
             Argument(
                 "ttl_seconds",
                 Annotated[
@@ -97,25 +102,27 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
                     ),
                 ],
             ),
-            SESSION,
         ),
         fixed={"ttl_seconds": 900},
     ),
     "rename": Verb(
         "rename_session",
         "Rename a session.",
-        (required("name", "NAME", "New name."), SESSION),
+        (*THIS_SESSION, required("name", "NAME", "New name.")),
     ),
     "seen": Verb(
         "mark_seen",
         "Mark a session as seen.",
-        (SESSION, option("entry_id", "--entry", "Newest entry that was seen. [default: the leaf]")),
+        (
+            *THIS_SESSION,
+            option("entry_id", "--entry", "Newest entry that was seen. [default: the leaf]"),
+        ),
     ),
     "delete": Verb(
         "delete_session",
         "Delete a session; for ten minutes restore keeps it.",
         (
-            session_arguments.THE_SESSION,
+            *THE_SESSION,
             Argument(
                 "undo_seconds",
                 Annotated[
@@ -135,16 +142,18 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
     "restore": Verb(
         "restore_session",
         "Keep a session whose deletion is scheduled.",
-        (session_arguments.DELETED_SESSION,),
+        DELETED_SESSION,
     ),
     "get_state": Verb(
-        "get_state", "Show the state of a session and what runs beside it.", (SESSION,)
+        "get_state",
+        "Show the state of a session and what runs beside it.",
+        THIS_SESSION,
     ),
     "get_messages": Verb(
         "get_messages",
         "Print the conversation.",
         (
-            SESSION,
+            *THIS_SESSION,
             option("leaf_id", "--leaf", "Print the path to this entry."),
             BEFORE,
             LIMIT,
@@ -159,20 +168,31 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
             ),
         ),
     ),
+    "todos": Verb("get_todos", "Show the session's todo list.", THIS_SESSION),
     "get_tree": Verb(
         "get_tree",
         "Print a session's tree of entries.",
-        (SESSION, option("after", "--after", "Continue after this entry."), LIMIT),
+        (
+            *THIS_SESSION,
+            option("after", "--after", "Continue after this entry."),
+            LIMIT,
+        ),
     ),
     "set_leaf": Verb(
         "set_leaf",
         "Set the entry that new work continues from.",
-        (required("leaf_id", "ENTRY", "Entry id, as listed by session tree."), SESSION),
+        (
+            *THIS_SESSION,
+            required("leaf_id", "ENTRY", "Entry id, as listed by session tree."),
+        ),
     ),
     "compact": Verb(
         "compact_session",
         "Compact the context: replace older messages by a summary.",
-        (SESSION, option("instruction", "--instruction", "Instruction for the summary.")),
+        (
+            *THIS_SESSION,
+            option("instruction", "--instruction", "Instruction for the summary."),
+        ),
         timeout_seconds=MODEL_CALL_SECONDS,
     ),
 }

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import typer
 
 from nousd.cli import session_choice
 from nousd.cli.arguments import Argument, SessionUse
@@ -14,7 +16,15 @@ from nousd.errors import Refused
 
 Run = Callable[[Options, dict[str, Any]], int]
 
-_KEY = "session_id"
+_KEY: Final = "session_id"
+SESSION_WORD: Final = "session_word"
+"""The key of a session that is named by a word instead of by ``--session``; no command has it."""
+
+_LISTS: Final = {
+    "named": "nousctl session list",
+    "deleted": "nousctl session list --deletion-scheduled",
+}
+"""Use of a session that has to be named -> what lists such sessions."""
 
 
 def in_session(
@@ -25,12 +35,12 @@ def in_session(
     A session that is named is taken for an id first, so a command with an id needs no other request.
 
     Args:
-        values: of the command line, by key.
+        values: of the command line, by key, as ``with_one_name`` returns them.
 
     Raises:
         ClientError: the session cannot be found, or may be one of several; or as ``run``.
     """
-    use = next((each.session for each in arguments if each.session is not None), None)
+    use = _use(arguments)
     chosen = _chosen(options, use, values)
     if chosen is None:
         return run(options, {key: value for key, value in values.items() if key != _KEY})
@@ -42,6 +52,26 @@ def in_session(
     with options.connect() as daemon:
         found = session_choice.find_session(daemon, chosen, is_deleted=use == "deleted")
     return run(options, {**values, _KEY: found})
+
+
+def with_one_name(arguments: tuple[Argument, ...], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with the session under one key, in whichever way it was named.
+
+    Raises:
+        BadParameter: it has to be named and is not, or it is named in two ways that differ.
+    """
+    rest = {key: value for key, value in values.items() if key != SESSION_WORD}
+    word = values.get(SESSION_WORD)
+    if word is not None and rest.setdefault(_KEY, word) != word:
+        raise typer.BadParameter(f'name one session: "{word}", or --session "{rest[_KEY]}"')
+    lists = _LISTS.get(_use(arguments) or "")
+    if lists is not None and _KEY not in rest:
+        raise typer.BadParameter(f"name the session; list them with: {lists}")
+    return rest
+
+
+def _use(arguments: tuple[Argument, ...]) -> SessionUse | None:
+    return next((each.session for each in arguments if each.session is not None), None)
 
 
 def _chosen(options: Options, use: SessionUse | None, values: dict[str, Any]) -> str | None:

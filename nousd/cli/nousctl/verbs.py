@@ -106,7 +106,6 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "resume": Verb("resume", "Start a run on the pending inputs.", (SESSION, CLIENT)),
     "queue": Verb("get_queue", "List the queued inputs.", (SESSION,)),
-    "todos": Verb("get_todos", "Show the session's todo list.", (SESSION,)),
     "clear_queue": Verb(
         "clear_queue",
         "Clear the queue and print its inputs.",

@@ -15,9 +15,10 @@ from nousd.cli.nousctl.answers import ASKING
 from nousd.cli.nousctl.daemon_verbs import CONTROLLING
 from nousd.cli.nousctl.export import EXPORTING
 from nousd.cli.nousctl.http_login import LOGGING_IN
-from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT, WORK_SESSION
+from nousd.cli.nousctl.input_arguments import ONLY_SESSION, PROMPT
 from nousd.cli.nousctl.rows import Watch
 from nousd.cli.nousctl.runtime_programs import RUNTIME_PROGRAMS
+from nousd.cli.nousctl.session_arguments import CHAT_SESSION, SESSION_OR_ALL
 from nousd.cli.nousctl.tool_calls import CALLING
 from nousd.cli.nousctl.trust import TRUSTING
 
@@ -116,7 +117,7 @@ WATCHES: Final[dict[str, Watch]] = {
     "usage": Watch(
         "Show tokens, time and cost of model calls.",
         (
-            ONLY_SESSION,
+            *SESSION_OR_ALL,
             Argument(
                 "by",
                 Annotated[
@@ -210,7 +211,7 @@ WATCHES: Final[dict[str, Watch]] = {
     "chat": Watch(
         "Start an interactive client.",
         (
-            WORK_SESSION,
+            *CHAT_SESSION,
             Argument(
                 "plain",
                 Annotated[
