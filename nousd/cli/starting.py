@@ -16,9 +16,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
+from nousd.cli import user_service
 from nousd.cli.output import say
 from nousd.client.blocking import Connection
-from nousd.errors import ConfigError, ConnectionLost, DaemonNotStarted, DaemonUnreachable
+from nousd.errors import (
+    ConfigError,
+    ConnectionLost,
+    DaemonNotStarted,
+    DaemonUnreachable,
+    ServiceFailed,
+)
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.folders import prepare_state_folder
 from nousd.runtime_paths.locks import holder_of, socket_lock_file
@@ -43,9 +50,12 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
     Raises:
         DaemonNotStarted: none may be started from here, or it did not start.
     """
-    reason = _why_not(socket_path, is_wanted=is_wanted)
+    service = user_service.state_of_installed()
+    reason = _why_not(socket_path, is_wanted=is_wanted or service == "activating")
     if reason is not None:
         raise DaemonNotStarted(f"no daemon listens on {socket_path}; {reason}")
+    if service is not None:
+        return _start_service(socket_path)
     environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
     try:
         log_flags, log = _log(environ)
@@ -65,9 +75,27 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
     if pid != process.pid:
         return pid  # another client's was faster, and this one ends
     say(f"started the daemon, which goes on running; its log: {log}; nousctl stop ends it")
+    _tell_unused()
+    return pid
+
+
+def _start_service(socket_path: Path) -> int:
+    """Start the daemon by the unit that the user installed, and return its process id."""
+    try:
+        user_service.start()
+    except ServiceFailed as error:
+        raise DaemonNotStarted(str(error)) from None
+    with Connection(socket_path) as daemon:
+        pid = daemon.peer_pid()
+    say(f"started {user_service.NAME}; its log: {user_service.LOG}; nousctl stop ends it")
+    _tell_unused()
+    return pid
+
+
+def _tell_unused() -> None:
+    """Say which settings of this shell the daemon does not take."""
     if unused := sorted(filter(_is_chosen, filter(_is_of_settings, os.environ))):
         say(f"it takes settings from its file, and not from this shell: {', '.join(unused)}")
-    return pid
 
 
 def wait_until_ready(

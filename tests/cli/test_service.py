@@ -9,11 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from nousd.runtime_paths.locks import lock_socket
 from tests.cli.conftest import Nousd
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >> "$SAID"
-case "$2" in is-active) echo "${ACTIVE:-active}";; is-enabled) echo enabled;; esac
+case "$2" in
+is-active) echo "${ACTIVE:-active}";;
+is-enabled) echo enabled;;
+show) echo "${MAIN_PID:-0}";;
+esac
 if [ "$2" = "$FAILS" ]; then echo "no bus here" >&2; exit 1; fi
 """
 
@@ -33,9 +38,11 @@ class Machine:
         patch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
 
     def asked(self) -> list[str]:
+        """Return what systemd was asked to do since the last time."""
         lines = self._said.read_text().splitlines()
         self._said.write_text("")
-        return [line.removeprefix("--user ") for line in lines]
+        asked = [line.removeprefix("--user ") for line in lines]
+        return [each for each in asked if not each.startswith(("show ", "is-"))]
 
 
 @pytest.fixture
@@ -116,6 +123,35 @@ def test_a_systemd_that_refuses_is_quoted_with_the_way_without_it(
     assert "nousd serve" in done.err
     monkeypatch.setenv("PATH", "/nowhere")
     assert "there is no systemctl here" in nousd("service", "status").err
+
+
+def test_another_daemon_has_to_end_before_the_service_is_installed(
+    machine: Machine, nousd: Nousd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "nousd").mkdir()
+    with lock_socket(tmp_path / "nousd/nousd.sock"):
+        done = nousd("service", "install")
+        assert (done.code, machine.asked(), machine.unit.exists()) == (1, [], False)
+        assert f"pid {os.getpid()}" in done.err
+        assert "nousctl stop" in done.err
+        monkeypatch.setenv("MAIN_PID", str(os.getpid()))
+        assert nousd("service", "install").code == 0, "it is the service's own"
+        assert "not the service's" not in nousd("service", "status").out
+        monkeypatch.setenv("MAIN_PID", "1")
+        assert f"not the service's: pid {os.getpid()}" in nousd("service", "status").out
+
+
+def test_a_service_that_failed_too_often_starts_again_or_names_its_log(
+    machine: Machine, nousd: Nousd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nousd("service", "install")
+    machine.asked()
+    monkeypatch.setenv("ACTIVE", "failed")
+    assert nousd("service", "install").code == 0
+    assert machine.asked()[-2:] == ["reset-failed nousd.service", "restart nousd.service"]
+    monkeypatch.setenv("FAILS", "restart")
+    assert "journalctl --user -u nousd.service -n 20" in nousd("service", "install").err
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

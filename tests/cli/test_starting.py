@@ -127,6 +127,61 @@ def test_a_restart_starts_a_daemon_where_there_is_none(home: Home) -> None:
     assert home.nousctl("ping")[0] == 0
 
 
+SYSTEMCTL = """#!/bin/sh
+echo "$2" >> "$SAID"
+case "$2" in
+is-active) echo "$STATE";;
+"$FAILS") exit 1;;
+start)
+    "$PYTHON" -m nousd serve >/dev/null 2>&1 &
+    until [ -S "$XDG_RUNTIME_DIR/nousd/nousd.sock" ]; do :; done;;
+esac
+"""
+
+
+def with_service(home: Home, **more: str) -> dict[str, str]:
+    """Let the user have installed the service, under a systemd that notes what it is asked for."""
+    unit = home.folder / "config/systemd/user/nousd.service"
+    unit.parent.mkdir(parents=True)
+    unit.touch()
+    program = home.folder / "bin/systemctl"
+    program.parent.mkdir()
+    program.write_text(SYSTEMCTL)
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    said = str(home.folder / "said")
+    return {"PATH": path, "SAID": said, "PYTHON": sys.executable, **more}
+
+
+@pytest.mark.parametrize(
+    ("state", "flags"), [("inactive", ["--start"]), ("activating", [])], ids=["stopped", "login"]
+)
+def test_an_installed_service_is_started_instead_of_a_second_kind_of_daemon(
+    home: Home, state: str, flags: list[str]
+) -> None:
+    environ = with_service(home, STATE=state)
+    code, out, err = home.nousctl("prompt", "hello", *flags, environ=environ)
+    assert (code, out) == (0, "mock response: user: hello\n"), err
+    assert "started nousd.service; its log: journalctl --user -u nousd.service" in err
+    assert (home.folder / "said").read_text().split() == ["is-active", "is-active", "start"]
+
+
+def test_a_service_that_does_not_start_is_not_replaced_by_another_daemon(home: Home) -> None:
+    environ = with_service(home, STATE="failed", FAILS="start")
+    code, _, err = home.nousctl("prompt", "hello", "--start", environ=environ)
+    assert (code, "journalctl --user -u nousd.service -n 20" in err) == (3, True), err
+    assert "reset-failed" in (home.folder / "said").read_text()
+    assert home.nousctl("ping")[0] == 3
+
+
+def test_where_no_systemd_of_the_user_runs_the_daemon_is_started_as_without_a_service(
+    home: Home,
+) -> None:
+    environ = with_service(home, STATE="")
+    code, _, err = home.nousctl("prompt", "hello", "--start", environ=environ)
+    assert (code, "started the daemon" in err) == (0, True), err
+
+
 def test_ctrl_c_ends_the_program_in_order_also_while_it_is_imported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

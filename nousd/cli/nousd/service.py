@@ -6,23 +6,18 @@ written, or changed, is left alone.
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import os
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from nousd.cli.nousd import units
+from nousd.cli.user_service import LOG, NAME, start, systemctl, told, unit_file
 from nousd.errors import ConfigError, ServiceFailed
-from nousd.runtime_paths import locations
-
-_NAME: Final = "nousd.service"
+from nousd.runtime_paths.locks import holder_of, socket_lock_file
 
 _OURS: Final = "# Written by nousd service install; a changed file is left alone.\n"
-
-_SECONDS: Final = 60.0
-"""How long systemd may take; a stop waits for runs to end."""
 
 
 def app() -> typer.Typer:
@@ -55,41 +50,57 @@ def _print(
 
 
 def _install() -> None:
-    file, wanted = _file(), _OURS + units.service_unit()
+    file, wanted = unit_file(), _OURS + units.service_unit()
     if file.exists() and not _is_ours(file):
         raise ConfigError(
             f"{file} was not written by this command, or was changed: remove it, or keep it and start it"
-            f" with systemctl --user enable --now {_NAME}"
+            f" with systemctl --user enable --now {NAME}"
+        )
+    if other := _other_daemon():
+        raise ServiceFailed(
+            f"a daemon already runs ({other}) that is not the service's: end it with nousctl stop, then"
+            " install the service"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(wanted)
     print(f"written: {file}")
-    _systemctl("daemon-reload")
-    _systemctl("enable", _NAME)
+    systemctl("daemon-reload")
+    systemctl("enable", NAME)
     # Starts it, and renews one that ran with an earlier unit.
-    _systemctl("restart", _NAME)
-    print(f"the daemon runs now, and from each login on; its log: journalctl --user -u {_NAME}")
+    start(verb="restart")
+    print(f"the daemon runs now, and from each login on; its log: {LOG}")
     print("to let it run while you are logged out: loginctl enable-linger")
 
 
+def _other_daemon() -> str | None:
+    """Return the user's daemon if one runs that is not the service's, such as ``pid 17``."""
+    from nousd.config.resolve import resolve_socket
+
+    # The service has the settings of the file, whatever this shell's variables are.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("NOUSD_")}
+    holder = holder_of(socket_lock_file(resolve_socket(environ)))
+    own = f"pid {told('show', '--property=MainPID', '--value', NAME)}"
+    return None if holder == own else holder
+
+
 def _uninstall() -> None:
-    file = _file()
+    file = unit_file()
     if not file.exists():
         print(f"not installed: there is no {file}")
         return
     if not _is_ours(file):
         raise ConfigError(
             f"{file} was not written by this command, or was changed: stop it with"
-            f" systemctl --user disable --now {_NAME}, then remove it"
+            f" systemctl --user disable --now {NAME}, then remove it"
         )
-    _systemctl("disable", "--now", _NAME)
+    systemctl("disable", "--now", NAME)
     file.unlink()
-    _systemctl("daemon-reload")
+    systemctl("daemon-reload")
     print(f"stopped, and removed: {file}")
 
 
 def _status() -> None:
-    file = _file()
+    file = unit_file()
     if not file.exists():
         print(f"not installed: there is no {file}; nousd service install writes it")
         raise typer.Exit(1)
@@ -98,15 +109,13 @@ def _status() -> None:
         "" if is_current else " (not the one of this installation: nousd service install renews it)"
     )
     print(f"unit: {file}{note}")
-    enabled = _asked("is-enabled")
-    state = _asked("is-active")
+    enabled = told("is-enabled", NAME)
+    state = told("is-active", NAME)
     print(f"at login: {enabled}")
     print(f"now: {state}")
+    if other := _other_daemon():
+        print(f"a daemon runs that is not the service's: {other}; nousctl stop ends it")
     raise typer.Exit(0 if state == "active" else 1)
-
-
-def _file() -> Path:
-    return locations.default_config_file().parents[1] / "systemd" / "user" / _NAME
 
 
 def _is_ours(file: Path) -> bool:
@@ -116,31 +125,3 @@ def _is_ours(file: Path) -> bool:
     return [line for line in lines if not line.startswith("ExecStart=")] == [
         line for line in written if not line.startswith("ExecStart=")
     ]
-
-
-def _systemctl(*words: str) -> None:
-    done = _run(*words)
-    if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-        raise ServiceFailed(
-            f"systemctl --user {' '.join(words)} failed: {said}; without systemd start the daemon with"
-            " nousd serve"
-        )
-
-
-def _asked(word: str) -> str:
-    done = _run(word, _NAME)
-    return done.stdout.strip() or " ".join(done.stderr.split()) or "unknown"
-
-
-def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    program = shutil.which("systemctl")
-    if program is None:
-        raise ServiceFailed("there is no systemctl here; start the daemon with nousd serve")
-    argv = [program, "--user", *words]
-    try:
-        return subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except subprocess.TimeoutExpired:
-        raise ServiceFailed(
-            f"systemctl --user {' '.join(words)} did not end within {_SECONDS:g} seconds"
-        ) from None
