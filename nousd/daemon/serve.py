@@ -183,7 +183,7 @@ async def _serve_until_told_to_stop(
             )
         first = partial(prepare_first_run, services.closing, load_what_is_late)
         connections.start_soon(error_boundary.contained, first, "the preparation of the first run")
-        notifier.ready(f"pid {os.getpid()}")
+        notifier.ready(ways.summary)
         _log.info("listening on %s", listeners.command.socket.getsockname())
         _log.info("%s", ways.summary)
         told = await anext(signals)

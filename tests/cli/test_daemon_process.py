@@ -128,7 +128,17 @@ def test_a_socket_of_another_program_is_not_stopped(daemon: FakeDaemon, nousctl:
         outcome = nousctl(verb)
         assert outcome.code == 1
         assert "another process made the daemon's socket" in outcome.err
-        assert "systemctl --user" in outcome.err
+        assert f"systemctl --user {verb} nousd.socket" in outcome.err
+
+
+def test_the_log_of_a_daemon_behind_a_forwarded_socket_is_where_it_runs(
+    daemon: FakeDaemon, nousctl: Nousctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    outcome = nousctl("logs")
+    assert outcome.code == 1
+    assert "such as systemd or ssh" in outcome.err
+    assert "look at its log where it runs" in outcome.err
 
 
 # --- the log -------------------------------------------------------------------------------------

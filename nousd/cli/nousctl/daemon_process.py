@@ -160,7 +160,7 @@ def stop(options: Options, _values: dict[str, Any]) -> int:
     """Stop the daemon and wait for its end."""
     with options.connect() as daemon, daemon_process(daemon) as process:
         if process is None:
-            raise ClientError(_NOT_OURS)
+            raise ClientError(f"{_NOT_OURS} {_DONE_THERE.format(verb='stop')}")
         _end(process, options)
     _tell(options, "stopped", process.pid)
     return DONE
@@ -172,8 +172,12 @@ def _tell(options: Options, what: str, pid: int) -> None:
 
 
 _NOT_OURS: Final = (
-    "another process made the daemon's socket, such as systemd, or it runs in a container: stop it"
-    " there, as with: systemctl --user stop nousd.socket nousd.service"
+    "another process made the daemon's socket, such as systemd or ssh, or the daemon runs in a"
+    " container:"
+)
+_DONE_THERE: Final = (
+    "{verb} it where it runs, with nousctl {verb} or with"
+    " systemctl --user {verb} nousd.socket nousd.service"
 )
 
 
@@ -203,7 +207,7 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
         return DONE
     with options.connect() as daemon, daemon_process(daemon) as process:
         if process is None:
-            raise ClientError(_NOT_OURS.replace(" stop ", " restart "))
+            raise ClientError(f"{_NOT_OURS} {_DONE_THERE.format(verb='restart')}")
         if process.unit is not None:
             return _restart_unit(process.unit)
         if process.is_in_foreground:
@@ -262,6 +266,12 @@ def logs(options: Options, values: dict[str, Any]) -> int:
     return DONE
 
 
+_NO_LOG_FILE: Final = (
+    "there is no log file: a daemon in a terminal logs to its standard error, unless log_file is"
+    " set in its settings or it is started with: nousd serve --log-file FILE"
+)
+
+
 def _log_of_daemon(options: Options) -> Path:
     """Return the file that the daemon logs to.
 
@@ -271,7 +281,7 @@ def _log_of_daemon(options: Options) -> Path:
     try:
         with options.connect() as daemon, daemon_process(daemon) as process:
             if process is None:
-                return _log_of_settings(os.environ)
+                return _log_of_settings(os.environ, f"{_NOT_OURS} look at its log where it runs")
             flag = _flag(process.argv, "--log-file")
             if flag is not None:
                 return Path((process.folder / "cwd").readlink(), flag)
@@ -293,14 +303,11 @@ def _flag(argv: tuple[str, ...], flag: str) -> str | None:
     return None
 
 
-def _log_of_settings(environ: Mapping[str, str]) -> Path:
+def _log_of_settings(environ: Mapping[str, str], otherwise: str = _NO_LOG_FILE) -> Path:
     from nousd.config.resolve import resolve
 
     settings = resolve({}, environ, asks_models=False).settings
     path = settings.log_file or locations.daemon_log(settings.state_dir)
     if settings.log_file is None and not path.exists():
-        raise ClientError(
-            "there is no log file: a daemon in a terminal logs to its standard error, unless log_file is"
-            " set in its settings or it is started with: nousd serve --log-file FILE"
-        )
+        raise ClientError(otherwise)
     return path

@@ -58,7 +58,10 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
         return _folder_refusal(refused)
     if word == "workspace_not_found":
         folder = shown_folder(refused.details.get("workspace", ""))
-        return f"the folder {folder} cannot be a workspace: {refused.cause}"
+        return (
+            f"the folder {folder} cannot be a workspace: {refused.cause}; name one that the daemon"
+            " can use, on the machine where it runs"
+        )
     if word == "tool_not_registered":
         return f'there is no tool "{name}"; list tools with: nousctl tool list'
     if refused.code == "provider_error":
