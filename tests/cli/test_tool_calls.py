@@ -46,6 +46,31 @@ def test_call_prints_the_result(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("end", "remark"),
+    [
+        ("one\ntwo\n\n[the command made files that programs obey: .envrc]", "[the command made"),
+        ("(cut)\ntwo\n\n[the command made files that programs obey: .envrc]", "[the command made"),
+        ("one\ntwo\n", ""),
+        ("one\ntwo", ""),
+        ("something else", ""),
+    ],
+)
+def test_what_the_result_says_behind_the_streamed_output_is_a_remark(
+    daemon: FakeDaemon, nousctl: Nousctl, end: str, remark: str
+) -> None:
+    answers_with(
+        daemon,
+        ("tool_call_output", {"delta": "one\ntw"}),
+        ("tool_call_output", {"delta": "o\n"}),
+        ("tool_call_completed", {**COMPLETED, "result": end}),
+    )
+    outcome = nousctl("call", "bash", "--session", "s")
+    assert (outcome.code, outcome.out) == (0, "one\ntwo\n")
+    assert outcome.err.startswith(remark)
+    assert bool(outcome.err) == bool(remark)
+
+
 def test_call_prints_streamed_output_and_the_failure(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     failed = {
         "is_error": True,

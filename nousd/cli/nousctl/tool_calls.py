@@ -17,6 +17,9 @@ from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError
 
+_KNOWN_CHARS: Final = 400
+"""As much of the output as it takes to find its end in the result."""
+
 _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
 
@@ -37,19 +40,21 @@ def _call(options: Options, values: dict[str, Any]) -> int:
 
 
 def _shown_to_the_end(events: Subscription, options: Options) -> int:
-    is_streamed = False
+    streamed = ""
+    """The end of what was printed already."""
     for event in events:
         if options.json:
             print_line(event.line)
         else:
-            _show(event, is_streamed=is_streamed)
-        is_streamed = is_streamed or event.type == "tool_call_output"
+            _show(event, streamed)
+        if event.type == "tool_call_output":
+            streamed = (streamed + event.payload["delta"])[-_KNOWN_CHARS:]
         if event.type in _ENDS:
             return FAILED if event.payload.get("is_error", True) else DONE
     return FAILED
 
 
-def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
+def _show(event: ReceivedEvent, streamed: str) -> None:
     payload = event.payload
     match event.type:
         case "tool_call_output":
@@ -62,11 +67,25 @@ def _show(event: ReceivedEvent, *, is_streamed: bool) -> None:
             say(f"denied by {payload['by']}: {payload['reason']}")
             if payload["by"] == "policy":
                 say("nousctl permission list shows what is allowed, and who is asked")
-        case "tool_call_completed" if not is_streamed:
+        case "tool_call_completed" if not streamed.strip():
             print(shown(payload.get("result", "")))
-        case "tool_call_completed" if payload["is_error"]:
-            # Its output was printed already; the outcome follows.
-            say(payload.get("result", "").rstrip().rpartition("\n")[2])
+        case "tool_call_completed":
+            if rest := _behind(streamed, payload.get("result", ""), is_error=payload["is_error"]):
+                say(rest)
+
+
+def _behind(streamed: str, result: str, *, is_error: bool) -> str:
+    """Return what a result says behind the output: remarks about files, and how the call ended.
+
+    Args:
+        streamed: the end of the output as it was printed; a result may have cut its lines.
+    """
+    end = streamed.strip()
+    for known in (end, end.rpartition("\n")[2]):
+        _, found, rest = result.rpartition(known)
+        if found:
+            return rest.strip()
+    return result.rstrip().rpartition("\n")[2] if is_error else ""
 
 
 def _enable(options: Options, values: dict[str, Any]) -> int:
