@@ -119,7 +119,7 @@ def test_an_extension_reply_is_shown_and_starts_no_run(
     outcome = nousctl("chat", input="count\ncount\n")
     assert outcome.code == 0
     assert outcome.out.count("42 lines\n") == 2
-    assert "warning: extension_timeout: guard: input: did not return" in outcome.out + outcome.err
+    assert "warning: extension guard: input: did not return" in outcome.out + outcome.err
     assert [command for command, _ in sent_commands(daemon)] == ["prompt", "prompt"]
 
 
@@ -458,10 +458,19 @@ class Terminal:
     """``nousctl chat`` on a terminal of its own; every wait ends after 20 seconds."""
 
     def __init__(
-        self, daemon: FakeDaemon, term: str = "dumb", *options: str, **environ: str
+        self,
+        daemon: FakeDaemon,
+        term: str = "dumb",
+        *options: str,
+        echoes: bool = True,
+        **environ: str,
     ) -> None:
         # The other end stays open here too: without a holder ours would end before the program starts.
         self._ours, self._theirs = pty.openpty()
+        if not echoes:
+            modes = termios.tcgetattr(self._ours)
+            modes[3] &= ~termios.ECHO
+            termios.tcsetattr(self._ours, termios.TCSANOW, modes)
         self.process = subprocess.Popen(
             # The new session's leader opens the terminal, which makes it the controlling one.
             [sys.executable, "-c", _LEADER, os.ttyname(self._theirs), *options],
@@ -541,6 +550,14 @@ def terminal(daemon: FakeDaemon) -> Iterator[Terminal]:
     terminal.close()
 
 
+@pytest.fixture
+def emacs(daemon: FakeDaemon) -> Iterator[Terminal]:
+    """A terminal that shows nothing of what is typed, because the program behind it does."""
+    terminal = Terminal(daemon, echoes=False)
+    yield terminal
+    terminal.close()
+
+
 QUEUES = "follow-ups all (0 waiting)"
 ROW = "\r\x1b[K> "
 """What draws the line being typed, up to what was typed."""
@@ -558,12 +575,16 @@ def edited(daemon: FakeDaemon) -> Iterator[Terminal]:
 def test_at_a_terminal_ctrl_c_aborts_the_run_and_a_second_one_exits(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
-    daemon.on["prompt"] = ok("accepted", {"command": "prompt", "run_id": "run-1"})
+    def begin(request: dict[str, Any]) -> bytes | None:
+        keys = {"session_id": "s", "run_id": "run-1", "turn_id": "1", "message_id": "m"}
+        daemon.publish(event(6, "message_update", **keys, delta="begun\n"))
+        return ok("accepted", {"command": "prompt", "run_id": "run-1"})(request)
+
+    daemon.on["prompt"] = begin
     daemon.on["abort"] = ok("accepted", {"command": "abort", "run_id": "run-1"})
     terminal.wait_for("> ")
     terminal.type("hello\n")
-    terminal.wait_for("hello")
-    terminal.wait_for("> ")
+    terminal.wait_for("begun")
     terminal.interrupt_until_shown("abort accepted")
     assert terminal.interrupt_until_exit() == 0
     assert [command for command, _ in sent_commands(daemon)] == ["prompt", "abort"]
@@ -616,7 +637,8 @@ def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_for_the_next_on
     assert sent_commands(daemon) == []
     terminal.type("n\n")
     terminal.wait_for("> ")
-    assert terminal.interrupt_until_exit() == 0
+    terminal.type("/quit\n")
+    assert terminal.process.wait(20) == 0
     later = {key: LATER[key] for key in NAMED}
     assert sent_commands(daemon) == [("confirm_tool", {**later, "decision": "deny"})]
 
@@ -635,7 +657,8 @@ def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_as_a_prompt(
     assert sent_commands(daemon) == []
     terminal.type("yes, go on\n")
     terminal.wait_for("> ")
-    assert terminal.interrupt_until_exit() == 0
+    terminal.type("/quit\n")
+    assert terminal.process.wait(20) == 0
     assert sent_commands(daemon)[0][0] == "prompt"
 
 
@@ -710,9 +733,28 @@ def test_the_terminal_is_given_back_however_chat_ends(
     terminal.close()
 
 
-def test_a_terminal_without_escape_sequences_gets_none(
+def test_on_a_terminal_without_escape_sequences_output_waits_for_the_line_being_typed(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
+    daemon.on["prompt"] = answering(daemon)
+    terminal.wait_for("> ")
+    terminal.type("helo")
+    terminal.wait_for("helo")
+    publish_run(daemon, "run-1", "an answer")
+    terminal.type("\x7fl")
+    terminal.wait_for("\b \bl")
+    terminal.type("o\n")
+    terminal.wait_for("o\r\n")
+    terminal.wait_for("an answer")
+    terminal.wait_for("echo hello")
+    terminal.type("\x04")
+    assert terminal.process.wait(20) == 0
+    assert "\x1b" not in terminal.output
+
+
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_terminal_without_escape_sequences_gets_none(daemon: FakeDaemon, echoes: bool) -> None:
+    terminal = Terminal(daemon, echoes=echoes)
     daemon.on["prompt"] = answering(daemon)
     terminal.wait_for("> ")
     terminal.type("hello\n")
@@ -721,17 +763,19 @@ def test_a_terminal_without_escape_sequences_gets_none(
     terminal.wait_for("\r\n")
     assert terminal.process.wait(20) == 0
     assert "\x1b" not in terminal.output
-    assert "> >" not in terminal.output
+    if echoes:  # else nothing here shows that Enter ended the line
+        assert "> >" not in terminal.output
+    terminal.close()
 
 
-def test_a_paste_without_escape_sequences_is_one_prompt(
-    daemon: FakeDaemon, terminal: Terminal
-) -> None:
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_paste_without_escape_sequences_is_one_prompt(daemon: FakeDaemon, echoes: bool) -> None:
+    terminal = Terminal(daemon, echoes=echoes)
     daemon.on["prompt"] = answering(daemon)
     terminal.wait_for("> ")
     terminal.type("one\ntwo\n\nthree\n")
-    terminal.wait_for("three")
     terminal.wait_for("echo one")
+    terminal.close()
     [(_, payload)] = sent_commands(daemon)
     assert payload["text"] == "one\ntwo\n\nthree"
 
@@ -859,16 +903,15 @@ def test_what_was_pasted_grants_nothing(daemon: FakeDaemon, edited: Terminal, ke
     assert sent_commands(daemon) == []
 
 
-def test_lines_typed_before_a_call_is_shown_are_dropped_without_escape_sequences(
-    daemon: FakeDaemon, terminal: Terminal
+def test_lines_typed_before_a_call_is_shown_are_dropped_where_the_terminal_keeps_them(
+    daemon: FakeDaemon, emacs: Terminal
 ) -> None:
-    terminal.wait_for("> ")
-    terminal.type("y")
-    terminal.wait_for("y")
+    emacs.wait_for("> ")
+    emacs.type("y")
     daemon.publish(event(6, "permission_requested", **REQUEST))
-    terminal.wait_for("n [REASON] no\r\n> ")
-    terminal.type("\n/quit\n")
-    assert terminal.process.wait(20) == 0
+    emacs.wait_for("n [REASON] no\r\n> ")
+    emacs.type("\n/quit\n")
+    assert emacs.process.wait(20) == 0
     assert sent_commands(daemon) == []
 
 
@@ -940,7 +983,7 @@ def test_a_terminal_shows_where_it_is_and_the_last_turns(daemon: FakeDaemon) -> 
         "[ls] done: a b\r\na long answer, at last\r\n> "
     )
     daemon.publish(event(7, "warning", session_id="s", run_id="r", code="c", message="seen"))
-    terminal.wait_for("\r\nwarning: c: seen")
+    terminal.wait_for("\r\nwarning: seen")
     assert terminal.output.count("at last") == 1
     terminal.close()
 

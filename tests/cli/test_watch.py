@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from nousd.cli.render.run_printer import RunPrinter
+from nousd.cli.render.run_printer import RunPrinter, trouble_text
 from nousd.client.answers import ReceivedEvent
+from nousd.errors import FAILURE_CATEGORIES
 from tests.cli.conftest import Nousctl, without_own_name
 from tests.harness.fake_daemon import FakeDaemon, Reply, event, ok, refused
 
@@ -61,8 +62,8 @@ def test_prompt_stream_shows_text_tools_and_warnings_of_its_run(
     assert outcome.err.splitlines() == [
         '[ls] {"path": "."}',
         "[ls] done: a b",
-        "warning: provider_retry: again",
-        "error: provider_error: failed (broken)",
+        "warning: again",
+        "error: failed (broken)",
     ]
 
 
@@ -76,7 +77,7 @@ def test_prompt_stream_shows_what_an_extension_replies(
     daemon.on["prompt"] = ok("accepted", {**HANDLED, "warnings": warnings})
     outcome = nousctl("prompt_stream", "/count")
     assert (outcome.code, outcome.out) == (0, "42 lines\n")
-    assert outcome.err == "warning: extension_hook_error: guard: input: ValueError\n"
+    assert outcome.err == "warning: extension guard: input: ValueError\n"
     daemon.on["prompt"] = ok("accepted", HANDLED)
     assert json.loads(nousctl("--json", "prompt_stream", "/count").out) == HANDLED
 
@@ -270,7 +271,23 @@ def test_a_failure_that_settings_can_end_names_the_next_step(
         "failed (authentication: wrong key); check provider and key with: nousd doctor\n"
     )
     daemon.on["prompt"] = refused("provider_error", "failed", cause="overloaded: later")
-    assert nousctl("prompt", "hi", "--no-stream").err == "failed (overloaded: later)\n"
+    assert nousctl("prompt", "hi", "--no-stream").err == (
+        "failed (overloaded: later); it may pass: go on with nousctl run resume, or take another model"
+        " with nousctl model set MODEL\n"
+    )
+
+
+@pytest.mark.parametrize("category", FAILURE_CATEGORIES)
+def test_each_failure_of_a_model_call_names_the_next_step(
+    capsys: pytest.CaptureFixture[str], category: str
+) -> None:
+    failed = {"code": "provider_error", "message": "failed", "cause": f"{category}: so"}
+    RunPrinter().show(ReceivedEvent("evt-1", "error", failed, "", b""))
+    [said, hint] = capsys.readouterr().err.splitlines()
+    assert said == f"error: failed ({category}: so)"
+    assert "nousctl " in hint or "nousd " in hint
+    RunPrinter().show(ReceivedEvent("evt-1", "error", {**failed, "hint": "do this"}, "", b""))
+    assert capsys.readouterr().err.splitlines()[1:] == ["do this"], "the daemon's own is better"
 
 
 def test_what_the_end_of_a_call_or_run_says_is_no_warning_besides(
@@ -288,3 +305,21 @@ def test_what_the_end_of_a_call_or_run_says_is_no_warning_besides(
         printer.show(ReceivedEvent("evt-1", type_, payload, "", b""))
     told = capsys.readouterr().err.splitlines()
     assert told == [f"[ls] failed: {said}", "the run ended: cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "said"),
+    [
+        ("tool_blocked", "tool_blocked: a rule", "a rule"),
+        ("provider_aborted", "request_aborted", "request aborted"),
+        (
+            "extension_timeout",
+            "guard: input: did not return",
+            "extension guard: input: did not return",
+        ),
+    ],
+)
+def test_codes_of_the_wire_are_for_those_who_ask(code: str, message: str, said: str) -> None:
+    payload = {"code": code, "message": message}
+    assert trouble_text("warning", payload) == f"warning: {said}"
+    assert trouble_text("warning", payload, verbose=True) == f"warning: {code}: {message}"

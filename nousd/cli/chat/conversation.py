@@ -21,7 +21,7 @@ from nousd.cli.chat.terminal import Terminal
 from nousd.cli.client_options import Options
 from nousd.cli.render import chat_lines
 from nousd.cli.render.answers import as_text
-from nousd.cli.render.run_printer import RunPrinter
+from nousd.cli.render.run_printer import RunPrinter, trouble_text
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.errors import ClientError, Refused
 
@@ -104,7 +104,7 @@ class Conversation:
         self.queued: Sequence[Mapping[str, Any]] = ()
         """The queue as it was last shown, with its revision."""
         self.queue_revision = 0
-        self._printer = RunPrinter(terminal)
+        self._printer = RunPrinter(terminal, verbose=options.verbose)
         self._own: deque[str] = deque(maxlen=_OWN_INPUTS_MAX)
         """Inputs that were typed here."""
         self._in_transcript: set[str] = set()
@@ -196,7 +196,7 @@ class Conversation:
         answer = self.ask_here(command, {**payload, **self._attachments()}).payload
         self.attached = []
         for warning in answer.get("warnings", ()):
-            self.say(f"warning: {warning['code']}: {warning['message']}")
+            self.say(trouble_text("warning", warning, verbose=self._options.verbose))
         if "handled_by" in answer:
             self.say(answer["reply"])
             return None

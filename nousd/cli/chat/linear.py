@@ -1,4 +1,4 @@
-"""A terminal on which nothing that was shown is drawn again, for screen readers.
+"""Terminals on which nothing that was shown is drawn again, for screen readers, or because it cannot be.
 
 A line being typed is written key by key, and only its end is taken back. What happens meanwhile waits
 until the line is sent or dropped, so that no output comes into its middle.
@@ -6,8 +6,8 @@ until the line is sent or dropped, so that no output comes into its middle.
 
 from __future__ import annotations
 
-from nousd.cli.chat.editor import cells
-from nousd.cli.chat.terminal import PROMPT, EditedTerminal
+from nousd.cli.chat.editor import Typed, cells
+from nousd.cli.chat.terminal import PROMPT, EditedTerminal, Keys
 from nousd.cli.output import harmless
 
 
@@ -19,10 +19,23 @@ class LinearTerminal(EditedTerminal):
     _right = ""
     """The part of it that is right of the cursor."""
 
+    _is_restored = False
+    """Whether the line was put back and not touched since: no output comes into its middle."""
+
     @property
     def is_holding(self) -> bool:
         """Whether output waits for the end of the line being typed."""
-        return self.is_typing
+        return self.is_typing and not self._is_restored
+
+    def read(self) -> Keys:
+        """Return the lines that were typed. It waits for input."""
+        self._is_restored = False
+        return super().read()
+
+    def restore(self, text: str) -> None:
+        """Put a line back that could not be sent."""
+        self._is_restored = not self.is_typing
+        super().restore(text)
 
     def write(self, text: str) -> None:
         """Show a piece of text, as it comes."""
@@ -73,6 +86,23 @@ class LinearTerminal(EditedTerminal):
                 same, back = "", f"\n{PROMPT}"
             self._put(forward + back + line[len(same) :])
         self._shown = line
+
+
+class DumbTerminal(LinearTerminal):
+    """A terminal without escape sequences, such as one with ``TERM=dumb``: it gets none. So pastes are
+    not marked; several lines that come at once are one.
+    """
+
+    _pastes_marked = _pastes_plain = ""
+
+    def read(self) -> Keys:
+        """Return the lines that were typed. It waits for input."""
+        keys = super().read()
+        lines = [each.text for each in keys if isinstance(each, Typed)]
+        if len(lines) < 2:
+            return keys
+        paste = Typed("\n".join(lines), pasted=True)
+        return [paste, *(each for each in keys if not isinstance(each, Typed))]
 
 
 def _common(first: str, second: str) -> str:

@@ -17,9 +17,9 @@ from typing import Final
 from nousd.cli.chat.commands import COMMANDS, abort
 from nousd.cli.chat.conversation import Conversation
 from nousd.cli.chat.editor import Control, LineEditor, Typed
-from nousd.cli.chat.linear import LinearTerminal
+from nousd.cli.chat.linear import DumbTerminal, LinearTerminal
 from nousd.cli.chat.open_requests import OpenRequests
-from nousd.cli.chat.terminal import EditedTerminal, PlainTerminal, knows_escapes, taken
+from nousd.cli.chat.terminal import EditedTerminal, PlainTerminal, echoes, knows_escapes, taken
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED
 from nousd.cli.render.refusals import refusal_text
@@ -48,6 +48,8 @@ def chat(options: Options, session_id: str | None = None, *, is_plain: bool = Fa
     if knows_escapes():
         kind = LinearTerminal if is_plain else EditedTerminal
         terminal = kind(LineEditor(asked.note_typing))
+    elif echoes():
+        terminal = DumbTerminal(LineEditor(asked.note_typing))
     else:
         terminal = PlainTerminal(is_terminal=at_terminal)
     talk = Conversation(options, terminal, asked, at_terminal=at_terminal)

@@ -1,8 +1,8 @@
 """Where the interactive client reads and writes: a terminal with a line of its own, or plain streams.
 
 On a terminal that knows escape sequences the line being typed is the lowest row. Output erases it,
-continues above, and draws it again. Everything else is plain: a pipe, or a terminal such as Emacs's,
-which gets no escape sequence and edits its lines itself.
+continues above, and draws it again. Other terminals are linear (``linear``). Everything else is plain: a
+pipe, or a terminal such as Emacs's, which edits its lines itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 _ECHO_LINES_MAX: Final = 12
 
-_PASTES_MARKED, _PASTES_PLAIN = "\x1b[?2004h", "\x1b[?2004l"
 _ERASE: Final = "\r\x1b[K"
 _UP: Final = "\x1b[A"
 
@@ -46,6 +45,13 @@ def knows_escapes() -> bool:
     """Return whether both ends are a terminal that knows escape sequences."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
+
+
+def echoes() -> bool:
+    """Return whether both ends are a terminal that shows what is typed, as all but Emacs's do."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return False
+    return bool(termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO)
 
 
 class PlainTerminal:
@@ -169,6 +175,8 @@ class PlainTerminal:
 class EditedTerminal:
     """A terminal whose lowest row is the line being typed. Use it inside of ``taken``."""
 
+    _pastes_marked, _pastes_plain = "\x1b[?2004h", "\x1b[?2004l"
+
     def __init__(self, editor: LineEditor) -> None:
         self._editor = editor
         self._fd = sys.stdin.fileno()
@@ -272,14 +280,14 @@ class EditedTerminal:
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         mode[6][termios.VSUSP] = b"\0"
         termios.tcsetattr(self._fd, termios.TCSADRAIN, mode)
-        self._put(_PASTES_MARKED)
+        self._put(self._pastes_marked)
 
     def leave(self) -> None:
         """Give the terminal back, with the cursor below what was shown."""
         below = _ERASE if self._is_drawn else "\n" if self._tail else ""
         self._is_drawn, self._tail = False, ""
         with suppress(OSError, termios.error):  # the terminal was closed
-            self._put(below + _PASTES_PLAIN)
+            self._put(below + self._pastes_plain)
         with suppress(termios.error):
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED, harmless, print_line, say
-from nousd.cli.render.run_printer import RunPrinter
+from nousd.cli.render.run_printer import RunPrinter, trouble_text
 from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection
 from nousd.errors import Refused
@@ -39,7 +39,7 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
         options.connect() as daemon,
     ):
         answer = daemon.request("prompt", payload_of(daemon, {**payload, "wait": False}))
-        tell_hooks(answer.payload)
+        tell_hooks(options, answer.payload)
         if "handled_by" in answer.payload:
             if options.json:
                 print(json.dumps(answer.payload))
@@ -64,10 +64,10 @@ def tell_how_to_abort(run: str, session_id: str | None) -> None:
     say(f"\n{run} goes on; stop it with: nousctl abort{named}")
 
 
-def tell_hooks(payload: Mapping[str, Any]) -> None:
+def tell_hooks(options: Options, payload: Mapping[str, Any]) -> None:
     """Print warnings about extensions."""
     for warning in payload.get("warnings", ()):
-        say(f"warning: {warning['code']}: {warning['message']}")
+        say(trouble_text("warning", warning, verbose=options.verbose))
 
 
 def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEvent]:
@@ -81,7 +81,7 @@ def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEv
 
 def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
     status = ""
-    printer = RunPrinter(tells_requests=True)
+    printer = RunPrinter(tells_requests=True, verbose=options.verbose)
     for event in events:
         if options.json:
             print_line(event.line)

@@ -37,8 +37,31 @@ _SAID: Final = {
 _SAID_ALREADY: Final = "agent_failed"
 """The category that a failure's own words say, too."""
 
-_OF_SETTINGS: Final = frozenset({"authentication", "not_configured", "unreachable"})
-"""Categories of failed model calls that a user's settings can end."""
+_DOCTOR: Final = "check provider and key with: nousd doctor"
+_OTHER_MODEL: Final = "choose a model with: nousctl model set MODEL (nousctl model list has them)"
+_LATER: Final = (
+    "it may pass: go on with nousctl run resume, or take another model with nousctl model set MODEL"
+)
+
+_NEXT_STEPS: Final = {
+    "authentication": _DOCTOR,
+    "not_configured": _DOCTOR,
+    "unreachable": _DOCTOR,
+    "permission_denied": f"the key may not use this; {_OTHER_MODEL}",
+    "not_found": _OTHER_MODEL,
+    "quota": f"add credit to the account, or {_OTHER_MODEL}",
+    "rate_limit": _LATER,
+    "overloaded": _LATER,
+    "server_error": _LATER,
+    "timeout": _LATER,
+    "context_length": "make the conversation shorter with: nousctl session compact, or begin another"
+    " with: nousctl session new",
+    "tool_schema": "take the tool out with nousctl tool disable TOOL, or its server with"
+    " nousctl mcp remove SERVER",
+    "invalid_request": f"what was sent is shown by nousctl run input RUN; or {_OTHER_MODEL}",
+    "content_filter": f"say it in other words, or {_OTHER_MODEL}",
+}
+"""Category of a failed model call -> what the user can do."""
 
 
 def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = False) -> str:
@@ -80,13 +103,12 @@ def cause_text(cause: str | None) -> str:
 
 
 def provider_hint(cause: str) -> str:
-    """Return the next step after a failed model call; empty if the settings are not at fault.
+    """Return the next step after a failed model call; empty if it has no category.
 
     Args:
         cause: begins with its category, as in ``authentication: wrong key``.
     """
-    is_of_settings = cause.partition(":")[0] in _OF_SETTINGS
-    return "check provider and key with: nousd doctor" if is_of_settings else ""
+    return _NEXT_STEPS.get(cause.partition(":")[0], "")
 
 
 def _folder_refusal(refused: Refused) -> str:

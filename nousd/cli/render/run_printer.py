@@ -24,6 +24,24 @@ def _outcome(payload: Mapping[str, Any]) -> str:
     return f"done: {snippet(result)}"
 
 
+def trouble_text(kind: str, payload: Mapping[str, Any], *, verbose: bool = False) -> str:
+    """Return a warning or an error as a line for people.
+
+    Args:
+        kind: the word that it begins with.
+        payload: its ``code``, ``message`` and perhaps ``cause``.
+        verbose: name the code, which a person can do without.
+    """
+    code, message = payload["code"], payload["message"]
+    cause = cause_text(payload.get("cause"))
+    if verbose:
+        return f"{kind}: {code}: {message}{cause}"
+    said = message.removeprefix(f"{code}: ")
+    said = said if " " in said else said.replace("_", " ")
+    of = "extension " if code.startswith("extension_") else ""
+    return f"{kind}: {of}{said}{cause}"
+
+
 class Output(Protocol):
     """Where a run is shown. Texts come as they are and are made harmless there."""
 
@@ -52,11 +70,15 @@ class RunPrinter:
     Args:
         output: by default answers go to standard output, the rest to standard error.
         tells_requests: print what waits for the user, and how to answer it from another terminal.
+        verbose: name the codes of the wire.
     """
 
-    def __init__(self, output: Output | None = None, *, tells_requests: bool = False) -> None:
+    def __init__(
+        self, output: Output | None = None, *, tells_requests: bool = False, verbose: bool = False
+    ) -> None:
         self._output = output or _Streams()
         self._tells_requests = tells_requests
+        self._verbose = verbose
         self._in_line = False
 
     def show(self, event: ReceivedEvent) -> None:
@@ -78,14 +100,11 @@ class RunPrinter:
                     self._remark(line)
             case "warning":
                 if payload["code"] not in _TOLD_BY_ENDS:
-                    self._remark(f"warning: {payload['code']}: {payload['message']}")
+                    self._remark(trouble_text("warning", payload, verbose=self._verbose))
                 self._hint(payload)
             case "error":
-                cause = cause_text(payload["cause"])
-                self._remark(f"error: {payload['code']}: {payload['message']}{cause}")
-                hint = payload.get("hint") or provider_hint(payload["cause"])
-                if hint:
-                    self._remark(hint)
+                self._remark(trouble_text("error", payload, verbose=self._verbose))
+                self._hint({"hint": provider_hint(payload["cause"])} | payload)
             case "agent_end" if payload.get("status") != "completed":
                 self._remark(f"the run ended: {payload.get('status')}")
 
