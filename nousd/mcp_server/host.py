@@ -43,7 +43,13 @@ def serve(
     Raises:
         DaemonUnreachable: there is no daemon, and none could be started.
     """
-    anyio.run(partial(_serve, socket_path, session, tools, serve_options), backend="trio")
+    try:
+        anyio.run(partial(_serve, socket_path, session, tools, serve_options), backend="trio")
+    except ExceptionGroup as group:
+        error: Exception = group
+        while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
 
 
 async def _serve(

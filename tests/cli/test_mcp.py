@@ -95,6 +95,12 @@ def test_each_subcommand_sends_its_command(
     assert request["payload"] == payload
 
 
+def test_what_tells_whether_a_server_is_ready_is_named(nousctl: Nousctl) -> None:
+    said = "s is starting; whether it is ready: nousctl mcp list\n"
+    assert nousctl("mcp", "add", "s", "--", "p").err == said
+    assert nousctl("mcp", "restart", "s").err == said
+
+
 def test_servers_are_shown_with_their_errors(nousctl: Nousctl) -> None:
     shown = nousctl("mcp").out
     assert shown.splitlines()[0] == "files  backoff  1 tools  server-files ."

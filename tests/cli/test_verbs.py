@@ -423,10 +423,11 @@ def test_a_model_for_one_run_has_a_short_flag(daemon: FakeDaemon, nousctl: Nousc
     assert daemon.heard[0]["payload"]["model"] == "mock/large"
 
 
-def test_attach_alone_names_the_verbs_that_may_be_meant(
-    daemon: FakeDaemon, nousctl: Nousctl
+@pytest.mark.parametrize("words", [[], ["some-session"]])
+def test_attach_without_a_folder_names_the_verbs_that_may_be_meant(
+    daemon: FakeDaemon, nousctl: Nousctl, words: list[str]
 ) -> None:
-    outcome = nousctl("attach")
+    outcome = nousctl("attach", *words)
     assert outcome.code == 2
     assert "nousctl chat [SESSION]" in outcome.err
     assert "nousctl session move FOLDER" in outcome.err

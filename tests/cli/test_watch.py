@@ -312,6 +312,7 @@ def test_what_the_end_of_a_call_or_run_says_is_no_warning_besides(
     [
         ("tool_blocked", "tool_blocked: a rule", "a rule"),
         ("provider_aborted", "request_aborted", "request aborted"),
+        ("tool_not_found", "tool_not_found: my_tool", "tool not found: my_tool"),
         (
             "extension_timeout",
             "guard: input: did not return",
@@ -323,3 +324,20 @@ def test_codes_of_the_wire_are_for_those_who_ask(code: str, message: str, said: 
     payload = {"code": code, "message": message}
     assert trouble_text("warning", payload) == f"warning: {said}"
     assert trouble_text("warning", payload, verbose=True) == f"warning: {code}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ("tool_error: tool_blocked: the user said no", "the user said no"),
+        ("tool_error: tool_not_found: my_tool", "tool_not_found: my_tool"),
+        ("file_name: it is gone", "file_name: it is gone"),
+        ("Command exited with code 3", "Command exited with code 3"),
+    ],
+)
+def test_a_failed_call_is_shown_without_the_codes_before_its_words(
+    capsys: pytest.CaptureFixture[str], result: str, shown: str
+) -> None:
+    ended = {"tool_name": "ls", "result": result, "is_error": True}
+    RunPrinter().show(ReceivedEvent("evt-1", "tool_execution_end", ended, "", b""))
+    assert capsys.readouterr().err == f"[ls] failed: {shown}\n"

@@ -263,6 +263,17 @@ async def test_the_program_starts_a_missing_daemon_and_stops_it_on_exit(
                 await daemon.request("ping", {})
 
 
+async def test_a_daemon_that_does_not_start_is_said_in_a_line(folder: Path) -> None:
+    wrong = program(folder)
+    with trio.fail_after(WAIT_SECONDS):
+        done = await trio.run_process(
+            [wrong.command, *wrong.args, "--no-such-option"], capture_stderr=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr.endswith(b"and one could not be started: it says why above\n")
+    assert b"Traceback" not in done.stderr
+
+
 @asynccontextmanager
 async def running_program(parameters: StdioServerParameters) -> AsyncIterator[trio.Process]:
     """Start the program and wait for its answer to the first request."""

@@ -195,11 +195,11 @@ _ELSEWHERE: Final = {
 }
 """What people type -> what does it."""
 
-_ALONE: Final = {
+_TAKEN_FOR_OTHERS: Final = {
     "attach": "to talk to a session: nousctl chat [SESSION]; attach FOLDER moves one to"
     " another folder, as does: nousctl session move FOLDER",
 }
-"""Verbs that people take for others when they type nothing else -> what does that."""
+"""Verbs with a folder that people take for others, and type alone or with a name -> what does that."""
 
 Make = Callable[[str, str], Command]
 """Builds the command of a row, under the name that was typed."""
@@ -239,6 +239,13 @@ def _hint(word: str, rows: Collection[str]) -> str:
     if not same:
         return "list the verbs with: nousctl --help"
     return "did you mean: " + ", or ".join(f"nousctl {path}" for path in same[:3])
+
+
+def _is_name(word: str) -> bool:
+    """Return whether a word is rather a name than a folder."""
+    from pathlib import Path
+
+    return not word.startswith("-") and "/" not in word and not Path(word).exists()
 
 
 def _groups() -> Iterator[tuple[str, Group]]:
@@ -289,8 +296,9 @@ def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
             return make(name, row) if row in rows else None
 
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-            if len(args) == 1 and args[0] in _ALONE and not ctx.resilient_parsing:
-                ctx.fail(_ALONE[args[0]])
+            said = None if ctx.resilient_parsing else _TAKEN_FOR_OTHERS.get(args[0])
+            if said is not None and (len(args) == 1 or (len(args) == 2 and _is_name(args[1]))):
+                ctx.fail(said)
             return super().resolve_command(ctx, args)
 
         def hint(self, word: str) -> str:

@@ -10,6 +10,7 @@ import typer
 from nousd.cli.arguments import Argument, duration_reader, option
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.completion import complete_session
+from nousd.cli.output import say
 
 _COMMANDS: Final = {
     "list": "list_mcp",
@@ -79,7 +80,10 @@ ARGUMENTS: Final = (
     ),
     Argument(
         "cwd",
-        Annotated[Path | None, typer.Option("--cwd", help="Working directory of the command.")],
+        Annotated[
+            Path | None,
+            typer.Option("--cwd", help="Working directory of the command. [default: the daemon's]"),
+        ],
         convert=lambda path: str(path.absolute()),
     ),
     _options("classes", "--class", "What its tools may do; as often as needed.", "CLASS", _classes),
@@ -110,4 +114,7 @@ def run(options: Options, values: dict[str, Any]) -> int:
     given = {key: value for key, value in values.items() if value or key == "classes"}
     with options.connect() as daemon:
         answer = daemon.request(_COMMANDS[action], given)
-    return print_answer(options, answer)
+    code = print_answer(options, answer)
+    if action in ("add", "restart"):
+        say(f"{values['name']} is starting; whether it is ready: nousctl mcp list")
+    return code

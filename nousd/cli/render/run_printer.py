@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
@@ -17,10 +18,19 @@ _TOLD_BY_ENDS: Final = frozenset({"provider_aborted", "tool_blocked"})
 _REASON_CHARS_MAX: Final = 400
 
 
+_CODES: Final = re.compile(r"tool_error: (?:[a-z]+(?:_[a-z]+)+: (?=.* ))?")
+
+
+def _without_codes(text: str) -> str:
+    """Return what failed in words, without the codes that a model reads before them."""
+    found = _CODES.match(text)
+    return text[found.end() :] if found else text
+
+
 def _outcome(payload: Mapping[str, Any]) -> str:
     result = payload.get("result", "")
     if payload.get("is_error"):
-        return f"failed: {snippet(result, _REASON_CHARS_MAX)}"
+        return f"failed: {snippet(_without_codes(result), _REASON_CHARS_MAX)}"
     return f"done: {snippet(result)}"
 
 
@@ -36,8 +46,11 @@ def trouble_text(kind: str, payload: Mapping[str, Any], *, verbose: bool = False
     cause = cause_text(payload.get("cause"))
     if verbose:
         return f"{kind}: {code}: {message}{cause}"
-    said = message.removeprefix(f"{code}: ")
-    said = said if " " in said else said.replace("_", " ")
+    first, _, rest = message.partition(": ")
+    if first == code:
+        said = rest if " " in rest else f"{code.replace('_', ' ')}: {rest}"
+    else:
+        said = message if " " in message else message.replace("_", " ")
     of = "extension " if code.startswith("extension_") else ""
     return f"{kind}: {of}{said}{cause}"
 
