@@ -127,7 +127,10 @@ def test_an_argument_without_a_model_input_is_reported(
 ) -> None:
     shown = nousctl("input", wanted)
     assert shown.code == 1
-    assert shown.err == f"{wanted} is neither a model_input event nor a run that has one\n"
+    assert shown.err == (
+        f"{wanted} is neither a model_input event nor a run that has one;"
+        " list runs with: nousctl run list\n"
+    )
 
 
 def test_an_event_without_an_input_reference_has_no_input(log: Log, nousctl: Nousctl) -> None:

@@ -16,7 +16,10 @@ ROOTS = Roots(
 OUTSIDE = "it must lie in /work or /home/me/src"
 WITHIN = "it lies in what belongs to the daemon"
 KERNELS = "it lies in what the kernel shows of programs and devices"
-AROUND = "it contains what belongs to the daemon; name a folder further down"
+AROUND = (
+    "it contains what belongs to the daemon, such as its settings, its log or an extension's file;"
+    " name a folder further down, or move that elsewhere"
+)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,10 @@ def show(options: Options, wanted: str, *, verify: bool) -> int:
     with options.connect() as daemon:
         told = list(_told(daemon, wanted))
         if not told:
-            raise ClientError(f"{wanted} is neither a model_input event nor a run that has one")
+            raise ClientError(
+                f"{wanted} is neither a model_input event nor a run that has one; list runs with:"
+                " nousctl run list"
+            )
         if not verify:
             answers = [event for event in told if event["payload"].get("purpose") != "summary"]
             told = (answers or told)[-1:]

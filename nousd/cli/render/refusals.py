@@ -31,6 +31,23 @@ _SAID: Final = {
     "queue_full": "the queue is full; clear it with: nousctl queue clear",
     "nothing_to_compact": "there is nothing older to summarize",
     "not_trusted": "that file is not trusted",
+    "entry_not_found": "the session has no such entry; list them with: nousctl session tree",
+    "runtime_unknown": "there is no such runtime; list them with: nousctl runtime list",
+    "extension_command_not_found": "no extension has that command; list them with: nousctl daemon"
+    " capabilities",
+    "tool_call_ended": "that call has ended; list calls with: nousctl tool calls",
+    "already_decided": "that call was decided already; list what waits with: nousctl permission list",
+    "already_answered": "that question was answered already; list what waits with:"
+    " nousctl question list",
+    "input_hash_mismatch": "the call has changed; look at it again with: nousctl permission list",
+    "attempt_mismatch": "the call was made anew; look at it again with: nousctl permission list",
+    "once_only": "that can only be allowed once, with: nousctl permission approve CALL",
+    "ambiguous_run": "several runs are active; name one by its session, with --session",
+    "attachment_not_supported": "the model takes no such file; choose another with:"
+    " nousctl model set MODEL",
+    "mcp_server_is_configured": "that server is from the settings file; change it there, then:"
+    " nousctl restart",
+    "nothing_appended": "nothing was appended; do that with: nousctl session append TEXT",
 }
 """machine word -> sentence."""
 
@@ -113,10 +130,10 @@ def provider_hint(cause: str) -> str:
 
 def _folder_refusal(refused: Refused) -> str:
     folder = shown_folder(refused.details.get("workspace", ""))
-    return (
-        f"{folder} may not be a workspace: {refused.cause}; use another folder:"
-        " nousctl session new --workspace FOLDER"
-    )
+    cause = refused.cause or "it is not allowed"
+    if ";" not in cause:
+        cause += "; use another folder: nousctl session new --workspace FOLDER"
+    return f"{folder} may not be a workspace: {cause}"
 
 
 def refusal_json(refused: Refused) -> dict[str, object]:

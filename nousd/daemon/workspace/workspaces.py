@@ -319,5 +319,8 @@ def _within(hidden: Iterable[Path], real: Path) -> str | None:
 
 def _around(hidden: Iterable[Path], real: Path) -> str | None:
     if any(place.is_relative_to(real) for place in hidden):
-        return "it contains what belongs to the daemon; name a folder further down"
+        return (
+            "it contains what belongs to the daemon, such as its settings, its log or an extension's"
+            " file; name a folder further down, or move that elsewhere"
+        )
     return None
