@@ -65,6 +65,9 @@ SAME: list[tuple[str, str, str]] = [
     ("follow-up hi", "follow_up hi", "follow_up"),
     ("session messages", "get-messages", "get_messages"),
     ("run start hi", "prompt-async hi", "prompt"),
+    ("session ls", "sessions", "list_sessions"),
+    ("session rm s", "delete s", "delete_session"),
+    ("queue rm in-1", "queue-remove in-1", "remove_queued"),
 ]
 
 
@@ -87,6 +90,7 @@ def test_a_listed_name_does_what_the_flat_name_does(
         ("propmt hi", "nousctl prompt"),
         ("session lisst", "did you mean: nousctl session list, or nousctl session show lisst"),
         ("queue nothing", "nousctl queue list"),
+        ("session switch s", "there is no verb 'switch'"),
         ("list", "nousctl session list"),
         ("start", "it is: nousctl restart"),
         ("config", "it is: nousd config"),
@@ -102,6 +106,13 @@ def test_an_unknown_verb_is_refused_with_the_nearest(
     assert (outcome.code, outcome.out) == (2, "")
     assert hint in " ".join(outcome.err.split())
     assert daemon.heard == []
+
+
+@pytest.mark.parametrize("words", [[], ["session"], ["session", "export"]])
+def test_help_has_a_short_flag(daemon: FakeDaemon, nousctl: Nousctl, words: list[str]) -> None:
+    short, long = nousctl(*words, "-h"), nousctl(*words, "--help")
+    assert short == long
+    assert (short.code, daemon.heard) == (0, [])
 
 
 def test_version_is_printed_without_a_daemon(nousctl: Nousctl) -> None:

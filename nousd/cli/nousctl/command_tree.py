@@ -175,6 +175,24 @@ TREE: Final[dict[str, str | Group]] = {
 GUESSES: Final = {"ls": "sessions", "models": "models", "kill": "stop", "shutdown": "stop"}
 """What people type besides -> row."""
 
+_IN_GROUPS: Final = {
+    "ls": ("list",),
+    "rm": ("delete", "remove"),
+    "remove": ("delete",),
+    "mv": ("move",),
+    "cp": ("branch",),
+    "create": ("new",),
+    "add": ("new",),
+    "get": ("show",),
+    "info": ("show",),
+}
+"""What people type in a group -> its verbs that may be meant, of which the first that it has is."""
+
+_HELP: Final = ("-h", "--help")
+
+HELP_FLAGS: Final = {"help_option_names": [*_HELP]}
+"""For the settings of a program's context."""
+
 _ELSEWHERE: Final = {
     "start": "nousctl restart, or in the foreground: nousd serve",
     "serve": "nousd serve",
@@ -336,13 +354,22 @@ class _GroupVerbs(_Verbs):
         at = self._first_word(args)
         if at is None:
             alone = self._group.alone
-            return args if alone is None or "--help" in args else [alone, *args]
-        word = args[at]
+            return args if alone is None or set(_HELP) & set(args) else [alone, *args]
+        word = self._meant(args[at])
         if word.replace("_", "-") in self._group.verbs:
             return [word, *args[:at], *args[at + 1 :]]
-        if self._group.other is None or nearest(word, self._group.verbs, _MISTYPED):
+        other = self._group.other
+        is_alone = self._first_word(args[at + 1 :]) is None
+        if other is None or not is_alone or nearest(word, self._group.verbs, _MISTYPED):
             return [word, *args[:at], *args[at + 1 :]]  # refused, with a hint
-        return [self._group.other, *args]
+        return [other, *args]
+
+    def _meant(self, word: str) -> str:
+        """Return a word, or the verb of this group that it stands for."""
+        verbs = self._group.verbs
+        if word in verbs:
+            return word
+        return next((verb for verb in _IN_GROUPS.get(word, ()) if verb in verbs), word)
 
     def _first_word(self, args: Sequence[str]) -> int | None:
         """Return where the first word is that is neither an option nor the value of one."""

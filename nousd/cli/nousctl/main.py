@@ -24,7 +24,7 @@ from nousd.cli.client_options import Options, print_answer
 from nousd.cli.completion import usual_socket
 from nousd.cli.nousctl import watch
 from nousd.cli.nousctl.answers import nearest_rule
-from nousd.cli.nousctl.command_tree import root_class
+from nousd.cli.nousctl.command_tree import HELP_FLAGS, root_class
 from nousd.cli.nousctl.input_arguments import CLIENT
 from nousd.cli.nousctl.rows import Verb, Watch
 from nousd.cli.nousctl.target_session import in_session, with_one_name
@@ -137,7 +137,7 @@ def _exit(text: str, code: int) -> None:
 
 def _is_about_all(argv: Sequence[str]) -> bool:
     """Return whether a command line needs what completes all of them: it is slow to import."""
-    return _COMPLETION_VARIABLE in os.environ or not argv or argv[0].startswith("--")
+    return _COMPLETION_VARIABLE in os.environ or not argv or argv[0].startswith("-")
 
 
 def build_app(*, completes: bool = True) -> typer.Typer:
@@ -149,6 +149,7 @@ def build_app(*, completes: bool = True) -> typer.Typer:
     app = typer.Typer(
         cls=root_class(_command, ROWS),
         help="Talk to a nousd daemon.",
+        context_settings=HELP_FLAGS,
         no_args_is_help=True,
         add_completion=completes,
         rich_markup_mode=None,

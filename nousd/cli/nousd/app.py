@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from nousd.cli.nousctl.command_tree import GUESSES, TREE, nearest
+from nousd.cli.nousctl.command_tree import GUESSES, HELP_FLAGS, TREE, nearest
 from nousd.cli.nousd import acp as acp_host
 from nousd.cli.nousd import bridge, http_token, init, serve_flags, service, state
 from nousd.cli.nousd import mcp as mcp_host
@@ -21,6 +21,7 @@ def build_app() -> typer.Typer:
     app = typer.Typer(
         cls=_Commands,
         help="A headless agent runtime daemon.",
+        context_settings=HELP_FLAGS,
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
