@@ -284,7 +284,9 @@ def test_each_failure_of_a_model_call_names_the_next_step(
     failed = {"code": "provider_error", "message": "failed", "cause": f"{category}: so"}
     RunPrinter().show(ReceivedEvent("evt-1", "error", failed, "", b""))
     [said, hint] = capsys.readouterr().err.splitlines()
-    assert said == f"error: failed ({category}: so)"
+    # That it is the agent's failure is said by the message.
+    cause = "so" if category == "agent_failed" else f"{category}: so"
+    assert said == f"error: failed ({cause})"
     assert "nousctl " in hint or "nousd " in hint
     RunPrinter().show(ReceivedEvent("evt-1", "error", {**failed, "hint": "do this"}, "", b""))
     assert capsys.readouterr().err.splitlines()[1:] == ["do this"], "the daemon's own is better"

@@ -77,8 +77,10 @@ _NEXT_STEPS: Final = {
     " nousctl mcp remove SERVER",
     "invalid_request": f"what was sent is shown by nousctl run input RUN; or {_OTHER_MODEL}",
     "content_filter": f"say it in other words, or {_OTHER_MODEL}",
+    "agent_failed": "look at the program with: nousctl runtime doctor; or go on without it:"
+    " nousctl runtime set native",
 }
-"""Category of a failed model call -> what the user can do."""
+"""Category of a failed model call, or of an agent program -> what the user can do."""
 
 
 def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = False) -> str:
