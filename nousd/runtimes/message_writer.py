@@ -119,11 +119,13 @@ class MessageWriter:
         stop_reason: StopReason,
         calls: tuple[ToolCall, ...] = (),
         usage: Usage | UnsetType = UNSET,
+        raw_ref: str | UnsetType = UNSET,
         **more: Any,
     ) -> list[events.Event]:
         """Return the end of the open message, and its entry.
 
         Args:
+            raw_ref: what the end was made of.
             more: further fields of the entry.
         """
         host, message_id = self._host, self.message_id
@@ -151,6 +153,7 @@ class MessageWriter:
                 text=text,
                 stop_reason=stop_reason,
                 usage=usage,
+                raw_ref=raw_ref,
             ),
             events.EntryAppended(
                 session_id=host.tracker.session_id, run_id=host.tracker.run_id, entry=entry

@@ -105,6 +105,7 @@ class AgentRuntime:
         except RunFailed as failure:
             # The words are the program's, or those of its model's server.
             failure.cause = self._secrets.redact_output(failure.cause)
+            failure.raw = self._secrets.redact_output_bytes(failure.raw)
             if isinstance(failure, AgentFailed):
                 failure.message = f"the agent program {self.name} failed"
             hint = failure.hint or await self._hint(failure)

@@ -22,6 +22,7 @@ from nousd.providers.encoding.attachments import inlined, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import AgentCall, AgentImage, AgentLife, UserText
 from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
+from nousd.runtimes.agents.raw_lines import RawLines
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import input_hash
@@ -100,6 +101,7 @@ class AgentTurn:
         self._calls_by_id: dict[tuple[str, str], _OpenCall] = {}
         self._steers: dict[str, Delivery] = {}
         self._own_calls: dict[str, OwnToolCall] = {}
+        self._raw = RawLines(host.keep, secrets.redact_output)
         self._ids: dict[str, str] = {}
         """The program's id of a call -> ours."""
         self._unknown = 0
@@ -255,6 +257,7 @@ class AgentTurn:
             provider=self._runtime,
             stop_reason=stop_reason,
             calls=calls,
+            raw_ref=await self._raw.ref(),
         )
         await self._host.stream(*ends)
 
@@ -264,7 +267,7 @@ class AgentTurn:
 
     async def _subagent_text(self, text: str, parent: str) -> None:
         await self._host.delivered()
-        room = AnswerRoom(self._bounds, self._host.answers)
+        room, raw_ref = AnswerRoom(self._bounds, self._host.answers), await self._raw.ref()
         kept = room.take(text)
         said = [
             events.SubagentText(
@@ -272,6 +275,7 @@ class AgentTurn:
                 text=delta,
                 runtime_tool_call_id=self._secrets.redact_output(parent),
                 parent_tool_call_id=self._ids.get(parent, UNSET),
+                raw_ref=raw_ref,
             )
             for delta in deltas(kept)
         ]
@@ -290,7 +294,11 @@ class AgentTurn:
             cost_usd=or_unset(cost_usd),
             correlation_id=self._host.correlation_id,
         )
-        await self._heed(self._host.stream, reported)
+        await self._heed(self._log, reported)
+
+    async def _log(self, event: events.Event) -> None:
+        """Log an event that has a ``raw_ref``, with the line that it is made of."""
+        await self._host.stream(msgspec.structs.replace(event, raw_ref=await self._raw.ref()))
 
     async def plan(self, todos: tuple[Todo, ...]) -> None:
         """See ``AgentListener.plan``."""
@@ -298,9 +306,7 @@ class AgentTurn:
             msgspec.structs.replace(todo, content=self._secrets.redact_output(todo.content))
             for todo in todos
         )
-        await self._heed(
-            self._host.stream, events.TodoUpdated(**self._host.tracker.where, todos=shown)
-        )
+        await self._heed(self._log, events.TodoUpdated(**self._host.tracker.where, todos=shown))
 
     async def unknown(self, line: bytes) -> None:
         """See ``AgentListener.unknown``. A turn's first ones are kept."""
@@ -310,7 +316,7 @@ class AgentTurn:
             kept = events.Warning(
                 **self._host.tracker.where, code="agent_message_unknown", message=beginning(text)
             )
-            await self._heed(self._host.stream, kept)
+            await self._heed(self._log, kept)
 
     # --- what the agent calls ----------------------------------------------------------------
 

@@ -18,6 +18,7 @@ import trio
 
 from nousd.errors import AgentFailed, RunFailed
 from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Entry, StopReason, Usage
 from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
@@ -251,6 +252,8 @@ class AgentLife(ABC):
     def end_turn(self, failure: RunFailed | None = None) -> None:
         """Let the turn end, with a failure if it has failed. The first time counts."""
         self.listener = None
+        if failure is not None:
+            failure.raw = failure.raw or HEARD.get()
         if not self._turn_over.is_set():
             self._turn_failure = failure
             self._turn_over.set()

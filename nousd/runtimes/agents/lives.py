@@ -20,6 +20,7 @@ from nousd.errors import AgentFailed, NousdError
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, Resume, Start
+from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.time_limits import BEGIN_SECONDS, IDLE_SECONDS, PLACE_SECONDS
 from nousd.tools.environment import allowed_environment
 from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
@@ -246,8 +247,15 @@ async def _until_over(kept: _Kept) -> None:
 
 
 async def _read(conversation: LineConversation, life: AgentLife) -> None:
+    async def take(line: bytes) -> None:
+        heard = HEARD.set(line)
+        try:
+            await life.take(line)
+        finally:
+            HEARD.reset(heard)
+
     try:
-        await conversation.read(life.take)
+        await conversation.read(take)
     except AgentFailed as failure:
         life.end(failure)
 

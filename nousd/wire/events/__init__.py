@@ -126,6 +126,7 @@ class MessageEnd(TurnEvent, frozen=True, kw_only=True):
     usage: Usage | UnsetType = UNSET
     text_ref: str | UnsetType = UNSET
     text_bytes: int | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET
 
 
 class Status(RunEvent, frozen=True, kw_only=True):
@@ -142,6 +143,7 @@ class Warning(RunEvent, frozen=True, kw_only=True):
     message: str
     turn_id: str | UnsetType = UNSET
     hint: str | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET
 
 
 class Error(RunEvent, frozen=True, kw_only=True):
@@ -213,6 +215,7 @@ class SubagentText(TurnEvent, frozen=True, kw_only=True):
     text: str
     runtime_tool_call_id: str
     parent_tool_call_id: str | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET
 
 
 FROZEN_EVENTS: Final[dict[str, type[Event]]] = {

@@ -83,3 +83,4 @@ class UsageReported(Event, frozen=True, kw_only=True):
     duration_ms: int | UnsetType = UNSET
     cost_usd: float | UnsetType = UNSET
     correlation_id: str | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET

@@ -143,3 +143,4 @@ class TodoUpdated(Event, frozen=True, kw_only=True):
     run_id: str | UnsetType = UNSET
     turn_id: str | UnsetType = UNSET
     tool_call_id: str | UnsetType = UNSET
+    raw_ref: str | UnsetType = UNSET

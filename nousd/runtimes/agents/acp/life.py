@@ -34,6 +34,7 @@ from nousd.runtimes.agents.interface import (
 from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.told_transcript import told
 from nousd.tools.interface import ToolResult
@@ -249,6 +250,7 @@ class AcpLife(AgentLife):
         params = {"sessionId": self.agent_session_id, "prompt": prompt}
         try:
             answer = await self._rpc.call("session/prompt", params, seconds=math.inf)
+            HEARD.set(bytes(answer))
             ended = msgspec.json.decode(answer, type=messages.PromptEnded)
         except RpcError as error:
             # Some answer a cancelled prompt with an error.
@@ -357,6 +359,8 @@ class AcpLife(AgentLife):
         chunk: messages.Chunk,
         write: Callable[[str], Awaitable[None]],
     ) -> None:
+        # A piece of a text: the line is not kept.
+        HEARD.set(b"")
         if chunk.parent is not None:
             if chunk.content.type == "text" and write == listener.text:
                 await listener.subagent_text(chunk.content.text, chunk.parent)

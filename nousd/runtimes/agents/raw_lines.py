@@ -1,0 +1,58 @@
+"""The lines of an agent program behind the events that are made of them.
+
+A line is known to everything that is done because of it, in whatever task: tasks have the context of
+the one that started them. Lines that carry a piece of a text are not kept: the text is in the log, and
+a secret that is cut into pieces would not be found in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+LINES_MAX: Final = 500
+"""Lines that are kept of one turn."""
+
+BYTES_MAX: Final = 1024 * 1024
+"""Bytes of all lines that are kept of one turn."""
+
+HEARD: Final[ContextVar[bytes]] = ContextVar("nousd_heard_line", default=b"")
+"""The program's line because of which something is done; empty if there is none, or it is not kept."""
+
+_MEDIA_TYPE: Final = "application/json"
+
+
+class RawLines:
+    """Keeps the lines of one turn.
+
+    Args:
+        keep: stores bytes of a media type with the next events; returns their id.
+        redact: cleans a line of secrets.
+    """
+
+    def __init__(
+        self, keep: Callable[[bytes, str], Awaitable[str]], redact: Callable[[str], str]
+    ) -> None:
+        self._keep = keep
+        self._redact = redact
+        self._lines = 0
+        self._bytes = 0
+        self._last = b"", ""
+
+    async def ref(self) -> str | UnsetType:
+        """Return the id under which the line is kept that an event is made of; UNSET for none."""
+        line = HEARD.get()
+        known, ref = self._last
+        if line and line == known:
+            return ref
+        if not line or self._lines == LINES_MAX or self._bytes + len(line) > BYTES_MAX:
+            return UNSET
+        self._lines += 1
+        self._bytes += len(line)
+        clean = self._redact(line.decode("utf-8", "replace")).encode(errors="replace")
+        ref = await self._keep(clean, _MEDIA_TYPE)
+        self._last = line, ref
+        return ref
