@@ -114,7 +114,9 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
         *(settings.config_file, settings.socket, settings.events_socket, settings.http_socket),
     ]
     guest = Guest(partial(shutil.which, "bwrap"), tuple(filter(None, covered)))
-    return AgentRuntime(agent, guest, around, own_tools=configured.runtime_tools)
+    return AgentRuntime(
+        agent, guest, around, own_tools=configured.runtime_tools, models=configured.models
+    )
 
 
 def _passed_on(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:

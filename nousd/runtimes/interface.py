@@ -197,7 +197,12 @@ class AgentHost(TurnHost, Protocol):
 
     @property
     def agent_model(self) -> str:
-        """The runtime's own name of the session's model; empty if the session names none of its."""
+        """The runtime's own name of the session's model; empty for its default."""
+        ...
+
+    @property
+    def agent_thinking(self) -> str:
+        """The session's thinking level; empty if it has none, or the runtime does not have it."""
         ...
 
     @property
@@ -268,6 +273,13 @@ class Runtime(Protocol):
     @property
     def capabilities(self) -> RuntimeCapabilities:
         """What it can do."""
+        ...
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The names of its agent program's models, as far as they are known; empty for the daemon's own,
+        whose models are those of providers.
+        """
         ...
 
     def auth_facts(self) -> AuthFacts:

@@ -74,6 +74,7 @@ async def runtime_bench(
     rules: tuple[Rule, ...] = (),
     own_tools: OwnTools = "off",
     guest: Guest | None = None,
+    models: tuple[str, ...] = (),
     **options: Any,
 ) -> AsyncIterator[RuntimeBench]:
     """Run a daemon whose active session is served by an agent program."""
@@ -81,7 +82,11 @@ async def runtime_bench(
     def make(around: AgentSurroundings) -> dict[str, MakeRuntime]:
         bubblewrap = None if own_tools == "off" else shutil.which("bwrap")
         bare = Guest(lambda: bubblewrap, ())
-        return {agent.name: lambda: AgentRuntime(agent, guest or bare, around, own_tools=own_tools)}
+
+        def runtime() -> AgentRuntime:
+            return AgentRuntime(agent, guest or bare, around, own_tools=own_tools, models=models)
+
+        return {agent.name: runtime}
 
     options.setdefault("permissions", RulePermissions(mode, rules, None))
     async with memory_daemon(

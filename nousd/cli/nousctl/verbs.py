@@ -210,6 +210,7 @@ VERBS: Final[dict[str, Verb]] = {
         "List the models of all providers.",
         (
             option("provider", "--provider", "Only models of this provider."),
+            option("runtime", "--runtime", "Only models of this runtime's agent program."),
             Argument(
                 "refresh",
                 Annotated[

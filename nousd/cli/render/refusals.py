@@ -23,6 +23,7 @@ _SAID: Final = {
     "leaf_not_found": "the session has no such entry; list them with: nousctl session tree",
     "artifact_not_found": "there is no such artifact",
     "mcp_server_not_found": "there is no such MCP server; list them with: nousctl mcp list",
+    "thinking_level_unknown": "the runtime of this session has no such thinking level",
     "model_unknown": "there is no such model; list models with: nousctl model list",
     "provider_not_usable": "the provider cannot be used; check the settings with: nousd doctor",
     "provider_not_configured": "that provider is not configured; set it up with: nousd init",

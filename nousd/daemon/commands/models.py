@@ -14,6 +14,7 @@ from nousd.machine.session.state import SessionState
 from nousd.providers.models.catalog import Models, name_of
 from nousd.providers.models.listing import Listing
 from nousd.providers.models.prices import Price
+from nousd.runtimes.interface import Runtime
 from nousd.wire import commands, responses
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.responses import Accepted
@@ -30,10 +31,35 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
     """Set the model of the session's next calls, and of sessions created later."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.state
+    runtime = services.run_services.runtimes.of(state)
+    if live is not None and runtime.name != services.run_services.runtimes.default:
+        require_model(runtime, command.model)
+        handle = services.sessions.update(live, runtime_model=command.model)
+        said = Accepted(command="set_model", provider=runtime.name, model=command.model)
+        return Deferred(handle, said)
     choice = named_model(services, command.model, state)
     handle = services.sessions.update(live, model=choice.model, provider=choice.provider)
     return Deferred(
         handle, Accepted(command="set_model", provider=choice.provider, model=choice.model)
+    )
+
+
+def require_model(runtime: Runtime, name: str) -> None:
+    """Raise if a runtime that drives an agent program does not have a model. What it has is known from
+    the settings, or once its program has run; until then any name may be one.
+
+    Raises:
+        CommandRejected: ``model_unknown``.
+    """
+    if not runtime.models or name in runtime.models:
+        return
+    import difflib
+
+    (nearest,) = difflib.get_close_matches(name, runtime.models, n=1, cutoff=0.0)
+    raise CommandRejected(
+        "model_unknown",
+        cause=f"{runtime.name} has no model {name}; it has: {', '.join(runtime.models)}",
+        details={"nearest": nearest},
     )
 
 
@@ -91,12 +117,23 @@ def _own_model(services: Services, provider: str) -> str:
 async def set_thinking(services: Services, command: commands.SetThinking) -> Reply:
     """Set the thinking level from the session's next call on, and for sessions created later."""
     live = await services.sessions.target(command.session_id)
+    state = services.sessions.without_session() if live is None else live.state
+    runtime = services.run_services.runtimes.of(state)
+    levels = runtime.capabilities.thinking_levels
+    if command.level is not None and command.level not in levels:
+        there = ", ".join(levels) or "none"
+        cause = f"{runtime.name} has no thinking level {command.level}; it has: {there}"
+        details = {"levels": list(levels)}
+        raise CommandRejected("thinking_level_unknown", cause=cause, details=details)
     handle = services.sessions.update(live, thinking=command.level)
     return Deferred(handle, Accepted(command="set_thinking", level=or_unset(command.level)))
 
 
 async def list_models(services: Services, command: commands.ListModels) -> Reply:
     """List the known models, and the servers that could not be asked."""
+    if command.runtime not in (None, services.run_services.runtimes.default):
+        assert command.runtime is not None
+        return _models_of(services.run_services.runtimes.named(command.runtime))
     models = services.run_services.models
     if command.provider is not None:
         _require_configured(services, command.provider)
@@ -126,6 +163,18 @@ async def list_models(services: Services, command: commands.ListModels) -> Reply
             if command.provider in (None, provider)
         ),
         truncated=True if listing.is_cut else UNSET,
+    )
+
+
+def _models_of(runtime: Runtime) -> Reply:
+    """Return the models of a runtime that drives an agent program, as far as they are known."""
+    return responses.Models(
+        models=tuple(
+            ModelSummary(id=name, provider=runtime.name, model=name, is_default=False)
+            for name in runtime.models
+        ),
+        errors=(),
+        providers=(),
     )
 
 

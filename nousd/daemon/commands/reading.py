@@ -62,6 +62,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         open_message=_open_message(services, run_id),
         usage=or_unset(state.usage),
         runtime=or_unset(state.runtime),
+        runtime_model=or_unset(state.runtime_model),
     )
 
 

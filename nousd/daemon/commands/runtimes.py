@@ -26,7 +26,9 @@ async def set_runtime(services: Services, command: commands.SetRuntime) -> Reply
     if command.runtime is not None:
         services.run_services.runtimes.named(command.runtime)
     decisions.require_idle(live.state)
-    handle = change_settings(live, runtime=command.runtime)
+    # Another runtime has other models.
+    more = {} if command.runtime == live.state.runtime else {"runtime_model": None}
+    handle = change_settings(live, runtime=command.runtime, **more)
     answer = Accepted(
         command="set_runtime", session_id=live.session_id, runtime=or_unset(command.runtime)
     )
@@ -64,6 +66,7 @@ def _summary(
         kind=UNSET if configured is None else configured.kind,
         version=runtime.version,
         command=UNSET if configured is None else configured.command,
+        models=runtime.models or UNSET,
     )
 
 

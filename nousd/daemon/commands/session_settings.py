@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.daemon.commands.models import given_model
+from nousd.daemon.commands.models import given_model, require_model
 from nousd.daemon.commands.settings import require_builtin
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
@@ -39,11 +39,15 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
         CommandRejected: ``runtime_unknown``, and as ``given_model`` and ``require_builtin``.
     """
     require_builtin(services, command.active_tools or ())
-    if command.runtime is not None:
-        services.run_services.runtimes.named(command.runtime)
-    choice = given_model(services, command.model, command.provider)
     said = {name: getattr(command, name) for name in _NEW}
     said["parent_id"] = command.parent_id
+    runtimes = services.run_services.runtimes
+    if command.runtime not in (None, runtimes.default) and command.model is not None:
+        require_model(runtimes.named(command.runtime), command.model)
+        return kept_settings(said | {"model": None, "runtime_model": command.model})
+    if command.runtime is not None:
+        runtimes.named(command.runtime)
+    choice = given_model(services, command.model, command.provider)
     if choice is not None:
         said |= {"provider": choice.provider, "model": choice.model}
     return kept_settings(said)

@@ -383,8 +383,13 @@ class RunHost(DeliveringHost):
     @property
     def agent_model(self) -> str:
         """See ``AgentHost.agent_model``."""
-        state = self.live.state
-        return (state.model or "") if state.provider == self.runtime.name else ""
+        return self.live.state.runtime_model or ""
+
+    @property
+    def agent_thinking(self) -> str:
+        """See ``AgentHost.agent_thinking``."""
+        level = self.live.state.thinking
+        return level if level in self.runtime.capabilities.thinking_levels else ""
 
     @property
     def agent_session(self) -> AgentSessionFacts | None:

@@ -92,7 +92,8 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     ``permission_mode`` None means the daemon's. ``worker`` carries out the task that the session was
     created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning of
     its first message, unless it had a name by then. ``seen_id`` is the entry up to which the user has
-    seen it. ``runtime`` None means the native one.
+    seen it. ``runtime`` None means the native one. ``runtime_model`` is the runtime's own name of
+    a model, None its default; the native one has ``model``.
     """
 
     permission_mode: PermissionMode | None = None
@@ -106,6 +107,7 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     title: str | None = None
     seen_id: str | None = None
     runtime: str | None = None
+    runtime_model: str | None = None
 
 
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):

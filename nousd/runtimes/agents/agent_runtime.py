@@ -36,6 +36,9 @@ from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 
 _ANEW: Final = "send the message again, or resume the session: the program is started anew"
 
+_MODELS_MAX: Final = 200
+"""Models of a program that are remembered."""
+
 _INPUT_TYPE: Final = "application/json"
 
 
@@ -45,6 +48,7 @@ class AgentRuntime:
     Args:
         guest: how its programs are started.
         own_tools: whether the program's own tools are off, or asked about.
+        models: those that the settings name; if they name none, the program's.
     """
 
     consumes_on_delivery = True
@@ -56,7 +60,10 @@ class AgentRuntime:
         around: AgentSurroundings,
         *,
         own_tools: OwnTools = "off",
+        models: tuple[str, ...] = (),
     ) -> None:
+        self._configured_models = models
+        self._told_models: tuple[str, ...] = ()
         self._own_tools = own_tools
         self._agent = agent
         self._contain = around.contain
@@ -84,6 +91,11 @@ class AgentRuntime:
     def capabilities(self) -> RuntimeCapabilities:
         """See ``Runtime.capabilities``."""
         return self._agent.capabilities
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """See ``Runtime.models``."""
+        return self._configured_models or self._told_models
 
     def auth_facts(self) -> AuthFacts:
         """See ``Runtime.auth_facts``."""
@@ -155,6 +167,7 @@ class AgentRuntime:
             instructions="\n\n".join(told.text for told in instructions if told.text),
             tools=offered(self._tools, active),
             own_tools=self._own_tools,
+            thinking=host.agent_thinking,
         )
 
     async def _life(self, host: AgentHost, start: Start) -> AgentLife:
@@ -195,6 +208,8 @@ class AgentRuntime:
 
         life = await self._lives.begin(host.tracker.session_id, start, resume, waits=waits)
         self.version = self._secrets.redact_output(life.version) or self.version
+        told = tuple(map(self._secrets.redact_output, life.models[:_MODELS_MAX]))
+        self._told_models = told or self._told_models
         await self._note(
             host,
             life,

@@ -68,6 +68,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         instructions: the user's and the project's, for the program's system prompt.
         tools: ours, which the program is offered.
         own_tools: whether the program's own tools are off, or asked about.
+        thinking: one of the runtime's levels; empty for the program's own.
     """
 
     workdir: Path
@@ -75,6 +76,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str
     tools: tuple[AgentTool, ...]
     own_tools: OwnTools = "off"
+    thinking: str = ""
 
 
 class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +183,8 @@ class AgentLife(ABC):
     """The program's version, as it says; empty if it does not."""
     model = ""
     """The model that the program uses, as it says; empty if it does not."""
+    models: tuple[str, ...] = ()
+    """The names of the program's models, as it says."""
 
     facts_of: Callable[[AgentCall], Facts] | None = None
     """Returns the effects of a call of the program's own tools; None while these are off."""

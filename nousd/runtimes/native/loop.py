@@ -112,7 +112,10 @@ class NativeRuntime:
         supported_isolation_modes=("in_process",),
         recommended_isolation_mode="in_process",
         max_outstanding_tool_calls=1,
+        thinking_levels=("off", "low", "medium", "high"),
     )
+    models: tuple[str, ...] = ()
+    """See ``Runtime.models``."""
 
     def auth_facts(self) -> AuthFacts:
         """See ``Runtime.auth_facts``: it has no program."""

@@ -83,6 +83,7 @@ class ListModels(AnsweredBy[Models], frozen=True, kw_only=True):
 
     provider: Name | None = None
     refresh: bool = False
+    runtime: Name | None = None
 
 
 class ExtensionCommand(Command, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     title: str | UnsetType = UNSET
     seen_id: str | UnsetType = UNSET
     runtime: str | UnsetType = UNSET
+    runtime_model: str | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
@@ -74,6 +75,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
     rules: SessionRules | UnsetType | None = UNSET
     title: str | UnsetType = UNSET
     runtime: str | UnsetType | None = UNSET
+    runtime_model: str | UnsetType | None = UNSET
 
 
 class AgentSession(Event, frozen=True, kw_only=True):

@@ -7,6 +7,8 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from nousd.wire.objects.entries import Thinking
+
 AuthModel = Literal["oauth_local", "api_key", "both", "unknown"]
 ToolExecutionModel = Literal["external_mcp", "runtime_internal", "hybrid"]
 PermissionModel = Literal["nousd", "runtime", "hybrid"]
@@ -48,6 +50,7 @@ class RuntimeCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     supported_isolation_modes: tuple[IsolationMode, ...]
     recommended_isolation_mode: IsolationMode
     max_outstanding_tool_calls: int | UnsetType = UNSET
+    thinking_levels: tuple[Thinking, ...] = ()
 
 
 class AuthFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

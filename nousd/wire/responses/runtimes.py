@@ -19,6 +19,7 @@ class RuntimeSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     command: tuple[str, ...] | UnsetType = UNSET
     program: str | UnsetType = UNSET
     capabilities: RuntimeCapabilities
+    models: tuple[str, ...] | UnsetType = UNSET
 
 
 class AuthStatus(Response, frozen=True, kw_only=True):

@@ -44,3 +44,4 @@ class State(Response, frozen=True, kw_only=True):
     open_message: OpenMessage | UnsetType = UNSET
     usage: UsageTotals | UnsetType = UNSET
     runtime: str | UnsetType = UNSET
+    runtime_model: str | UnsetType = UNSET

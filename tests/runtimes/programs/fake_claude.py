@@ -106,7 +106,9 @@ class Program:
         die(0)
 
     def _asked(self, message: dict[str, Any]) -> None:
+        result: dict[str, Any] = {}
         if message["request"]["subtype"] == "initialize":
+            result["models"] = [{"value": "default"}, {"value": "large"}]
             self._mcp("initialize", {"protocolVersion": "2025-11-25"})
             listed = self._mcp("tools/list", {})
             self._tools = [f"mcp__nousd__{tool['name']}" for tool in listed["tools"]]
@@ -114,7 +116,7 @@ class Program:
             self._stopped.set()
             with self._answered:
                 self._answered.notify_all()
-        answer = {"subtype": "success", "request_id": message["request_id"], "response": {}}
+        answer = {"subtype": "success", "request_id": message["request_id"], "response": result}
         send({"type": "control_response", "response": answer})
 
     def _ask(self, **request: Any) -> dict[str, Any]:

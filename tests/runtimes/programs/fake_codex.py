@@ -98,6 +98,8 @@ class Program:
             case "config/read":
                 servers = {"planted": {"command": "sh"}}
                 result = {"config": {"mcp_servers": servers}, "origins": {}}
+            case "model/list":
+                result = {"data": [{"id": "small"}, {"id": "large"}]}
             case "thread/start":
                 self._thread = {"id": str(uuid.uuid4()), "told": [], "said": [], "calls": 0}
                 result = self._thread_facts()

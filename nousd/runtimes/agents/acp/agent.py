@@ -33,7 +33,10 @@ class Acp:
     """
 
     capabilities = msgspec.structs.replace(
-        USUAL, tool_execution_model="hybrid", permission_model="hybrid"
+        USUAL,
+        tool_execution_model="hybrid",
+        permission_model="hybrid",
+        thinking_levels=("off", "low", "medium", "high"),
     )
     """Those of the protocol; what a program lacks of them shows when it is asked for it."""
 

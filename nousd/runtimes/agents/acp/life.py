@@ -176,28 +176,31 @@ class AcpLife(AgentLife):
         offered = {mode.id for mode in modes.available_modes}
         if _ASKING_MODE in offered and modes.current_mode_id != _ASKING_MODE:
             await self._ask("session/set_mode", sessionId=session_id, modeId=_ASKING_MODE)
-        model = self._start.model
-        if not model:
-            return
-        there: list[str] = []
-        for option in opened.config_options or ():
-            if option.category == "model":
-                values = [value for choice in option.options for value in _values(choice)]
-                if model in values:
-                    await self._ask(
-                        "session/set_config_option",
-                        sessionId=session_id,
-                        configId=option.id,
-                        value=model,
-                    )
-                    return
-                there += values
         listed = [each.model_id for each in (opened.models or messages.Models()).available_models]
+        self.models = (*_values_of(opened, "model"), *listed)
+        if self._start.thinking:
+            await self._set_option(opened, "thought_level", self._start.thinking)
+        model = self._start.model
+        if not model or await self._set_option(opened, "model", model):
+            return
         if model in listed:
             await self._ask("session/set_model", sessionId=session_id, modelId=model)
             return
-        known = ", ".join([*there, *listed]) or "none by name"
+        known = ", ".join(self.models) or "none by name"
         raise AgentFailed(f"it has no model {model}; it has: {known}")
+
+    async def _set_option(self, opened: messages.Opened, category: str, value: str) -> bool:
+        """Set a setting of the program's session; return whether it has the value."""
+        for option in opened.config_options or ():
+            if option.category == category and value in _values_of(opened, category):
+                await self._ask(
+                    "session/set_config_option",
+                    sessionId=self.agent_session_id,
+                    configId=option.id,
+                    value=value,
+                )
+                return True
+        return False
 
     async def _call(self, method: str, kind: type[_T], **params: Any) -> _T:
         answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
@@ -463,6 +466,17 @@ def _id_in(meta: Mapping[str, Any]) -> str:
     """Return the program's id of a call, where it sends one along; else an empty text."""
     ids = (meta.get(key) for key in _CALL_ID_KEYS)
     return next((id_ for id_ in ids if isinstance(id_, str)), "")
+
+
+def _values_of(opened: messages.Opened, category: str) -> list[str]:
+    """Return the values of the settings of a category."""
+    return [
+        value
+        for option in opened.config_options or ()
+        if option.category == category
+        for choice in option.options
+        for value in _values(choice)
+    ]
 
 
 def _values(choice: messages.Choice) -> list[str]:

@@ -41,7 +41,10 @@ class Claude:
     """
 
     capabilities = msgspec.structs.replace(
-        USUAL, supports_parallel_tool_calls=False, max_outstanding_tool_calls=1
+        USUAL,
+        supports_parallel_tool_calls=False,
+        max_outstanding_tool_calls=1,
+        thinking_levels=("low", "medium", "high"),
     )
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
@@ -61,6 +64,7 @@ class Claude:
             *("--setting-sources", "", "--strict-mcp-config"),
             *("--mcp-config", encode_json(servers).decode()),
             *(("--model", start.model) if start.model else ()),
+            *(("--effort", start.thinking) if start.thinking else ()),
             *(("--resume", resume.agent_session_id) if resume.kind == "native" else ()),
         ]
 

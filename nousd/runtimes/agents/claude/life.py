@@ -239,6 +239,9 @@ class ClaudeLife(AgentLife):
         if answer.request_id == "ask-1":
             if answer.subtype == "error":
                 self.end(AgentFailed(f"it refused to be initialized: {answer.error}"))
+            else:
+                told = msgspec.json.decode(answer.response, type=messages.Initialized)
+                self.models = tuple(model.value for model in told.models)
             self._is_ready.set()
 
     def end(self, failure: AgentFailed) -> None:

@@ -121,12 +121,25 @@ class Result(msgspec.Struct):
     api_error_status: int | None = None
 
 
+class Model(msgspec.Struct):
+    """A model that the program has."""
+
+    value: str
+
+
+class Initialized(msgspec.Struct):
+    """The result of ``initialize``."""
+
+    models: list[Model] = []
+
+
 class Fault(msgspec.Struct):
     """The answer to a request of ours."""
 
     request_id: str
     subtype: str
     error: str = ""
+    response: Raw = Raw(b"{}")
 
 
 class ControlResponse(msgspec.Struct):

@@ -35,7 +35,10 @@ class Codex:
     """
 
     capabilities = msgspec.structs.replace(
-        USUAL, reconstruct_model="structured", steer_model="in_turn"
+        USUAL,
+        reconstruct_model="structured",
+        steer_model="in_turn",
+        thinking_levels=("low", "medium", "high"),
     )
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:

@@ -99,6 +99,8 @@ class CodexLife(AgentLife):
             await self._rpc.call("initialize", told.INITIALIZE, seconds=ANSWER_SECONDS)
             await self._rpc.notify("initialized", {})
             read = await self._ask("config/read", messages.ConfigRead, cwd=str(start.workdir))
+            listed = await self._ask("model/list", messages.ModelList)
+            self.models = tuple(model.id for model in listed.data)
             settings = told.thread_settings(start, read.config.mcp_servers or ())
             if resume.kind == "native":
                 more = {"threadId": resume.agent_session_id, "excludeTurns": True}
@@ -125,6 +127,7 @@ class CodexLife(AgentLife):
                 threadId=self.agent_session_id,
                 **_said(said),
                 **told.environments(self._start),
+                **({"effort": self._start.thinking} if self._start.thinking else {}),
             )
         except RpcError as error:
             self.end_turn(model_failure(error.message))

@@ -53,6 +53,18 @@ class Turn(Message):
     error: Fault | None = None
 
 
+class Model(Message):
+    """A model that the program has."""
+
+    id: str
+
+
+class ModelList(Message):
+    """The result of ``model/list``."""
+
+    data: list[Model] = []
+
+
 class TurnBegun(Message):
     """The result of ``turn/start``."""
 
