@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from nousd.errors import RunFailed, without_category
 from nousd.machine.context.model_input import with_own
 from nousd.machine.session.closing_events import closing_events
 from nousd.machine.session.lifecycle import LOGGED, STOP_REASONS, LifecycleTracker, Phase
@@ -40,9 +41,31 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The run failed for a reason that is neither a model's nor a tool's."""
+    """The run failed for a reason that is neither a model's nor a tool's. ``raw`` is what a server, or
+    an agent program, sent.
+    """
 
     error: events.Error
+    raw: bytes = b""
+
+    @property
+    def failure(self) -> RunFailed:
+        """The failure with which the run ends."""
+        error = self.error
+        category = None if error.category is UNSET else error.category
+        return RunFailed(
+            error.code,
+            error.message,
+            without_category(category, error.cause),
+            raw=self.raw,
+            hint="" if error.hint is UNSET else error.hint,
+            category=category,
+        )
+
+
+def broken_by(error: events.Error, run: RecordedRun) -> Broken:
+    """Return the end of a run by an error, with what was sent."""
+    return Broken(error, run.wholes[error.raw_ref] if error.raw_ref else b"")
 
 
 class ExternalStimuli(msgspec.Struct, frozen=True):
@@ -167,7 +190,7 @@ def _ending(
     if end.status == "completed":
         return None
     if end.status == "error":
-        return _failure(own)
+        return _failure(run, own)
     tracker = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
         tracker.note(event)
@@ -187,7 +210,7 @@ _AT_HOME: Final = frozenset({"answer_too_long", "tool_loop_limit_exceeded"})
 """The failures that a replay reproduces by itself, with those of a model in its answer."""
 
 
-def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
+def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | None:
     is_answering = False
     for place, event in enumerate(own):
         match event:
@@ -201,7 +224,7 @@ def _failure(own: Sequence[Event]) -> tuple[int, Broken] | None:
                 # provider that cannot be used on its settings.
                 known = _AT_HOME if not is_answering else _AT_HOME | MODEL_FAILURES
                 if event.code not in known:
-                    return _cause_of(own, place), Broken(event)
+                    return _cause_of(own, place), broken_by(event, run)
     return None
 
 

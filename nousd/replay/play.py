@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.log_walk import event_of, for_each_event
 from nousd.daemon.runs.run_host import RunHost
+from nousd.daemon.runs.runtimes import MakeRuntime
 from nousd.daemon.services import Services
 from nousd.daemon.workspace.session_memo import SessionMemo
 from nousd.daemon.workspace.workspaces import Workspace, Workspaces
@@ -38,10 +39,11 @@ from nousd.providers.models.catalog import ModelFacts, Models
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
 from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
 from nousd.replay.recorded import NEXT_STEP, RecordedRun, is_outside
+from nousd.replay.recorded_agent import RecordedAgent
 from nousd.replay.recorded_context import answered_inputs, context_of, stand_in
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
 from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watched
-from nousd.replay.script import script_of
+from nousd.replay.script import NO_SCRIPT, script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
@@ -110,7 +112,7 @@ class _Stage:
         self._provider_of = provider_of
         self._tuning = tuning
         self._stimuli = cues_of(run)
-        self._script = script_of(run)
+        self._script = NO_SCRIPT if run.is_of_agent else script_of(run)
         self._given = context_of(run)
         begun = len(self._stimuli.start)
         own = [event for event in run.events[begun:] if not is_outside(event)]
@@ -161,9 +163,16 @@ class _Stage:
             call_hooks=RecordedCallHooks(self._permissions),
             around_tools=partial(ToolsAtCall, self.driver),
             around_runtime=lambda runtime: watched(runtime, self.driver),
+            make_agents=lambda _: self._agents(),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,
         )
+
+    def _agents(self) -> Mapping[str, MakeRuntime]:
+        run = self._run
+        if not run.is_of_agent:
+            return {}
+        return {run.start.runtime: lambda: watched(RecordedAgent(run, self.driver), self.driver)}
 
     def _workspaces(self) -> Workspaces:
         """Return a workspace; its tools access nothing, so any directory will do."""
@@ -206,11 +215,12 @@ class _Stage:
         live = await services.sessions.get(self._run.session_id)
         start = _start_of(self._run)
         request = request_of(start)
-        choice = services.run_services.choice_of(live.state, request.options or None)
         runtime = services.run_services.runtimes.of(live.state)
+        options = request.options or None
         how: Any = {
             "runtime": runtime.name,
-            "model": choice.model,
+            "runtime_version": runtime.version,
+            "model": services.run_services.model_of_run(runtime, live.state, options),
             "request": request,
             "in_v1_scope": start.v1_scope is True,
         }
@@ -259,7 +269,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
     """Yield events that restore the session, on the path that the run continues."""
     state = run.before
     # Without ``origin``, the call that it was made for: what its parents allow is on the record.
-    names = (*LASTING, "name", "sampling", "permission_mode", "worker")
+    names = (*LASTING, "name", "sampling", "permission_mode", "worker", "runtime", "runtime_model")
     yield events.SessionCreated(
         session_id=state.session_id,
         created_at=state.created_at,

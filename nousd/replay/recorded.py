@@ -20,7 +20,7 @@ from nousd.machine.session.settings import SHARED, SharedSettings, changed_defau
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
-from nousd.wire.events import EVENT_TYPES, Event
+from nousd.wire.events import EVENT_TYPES, AgentStart, Event
 from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.objects.entries import Entry, MessageEntry, parent_of
 from nousd.wire.objects.inputs import QueuedInput
@@ -37,7 +37,7 @@ _STATE_TYPES: Final = (
 )
 """The events that determine a session's state, as far as a run depends on it."""
 
-_PLAYED_RUNTIME: Final = "native"
+_NATIVE: Final = "native"
 
 NEXT_STEP: Final = "; nousd check looks through the log"
 """The end of a sentence about something that should be in the log."""
@@ -68,6 +68,16 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.before.session_id
 
     @property
+    def start(self) -> AgentStart:
+        """The beginning of the run."""
+        return next(event for event in self.events if isinstance(event, AgentStart))
+
+    @property
+    def is_of_agent(self) -> bool:
+        """Whether an agent program carried it out."""
+        return self.start.runtime != _NATIVE
+
+    @property
     def wholes(self) -> dict[str, bytes]:
         """Artifact id -> its bytes."""
         return {artifact.id: artifact.data for artifact in self.artifacts.values()}
@@ -81,7 +91,7 @@ def is_outside(event: Event) -> bool:
     """Return whether an event during a run was not decided by the run itself."""
     match event:
         case events.QueueUpdate():
-            return event.change != "consumed"
+            return event.change not in ("consumed", "delivering")
         case (
             events.RunAborting()
             | events.RunConflict()
@@ -192,8 +202,6 @@ def _require_whole(run_id: str, own: Sequence[Event]) -> None:
     start = next((event for event in own if isinstance(event, events.AgentStart)), None)
     if start is None:
         raise NotReplayable(f"the beginning of run {run_id} is not in the log{NEXT_STEP}")
-    if start.runtime != _PLAYED_RUNTIME:
-        raise NotReplayable(f"run {run_id} was carried out by the runtime {start.runtime}")
     if not any(isinstance(event, events.AgentEnd) for event in own):
         raise NotReplayable(
             f"run {run_id} has no end: it is going on, or the next start of the daemon closes it"

@@ -72,5 +72,7 @@ async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
 
 async def _replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     played = await play(run, tuning)
-    comparison = compared(run, played, inputs_known=context_of(run).is_known)
+    # What a program was given is logged again as it stands.
+    inputs_known = run.is_of_agent or context_of(run).is_known
+    comparison = compared(run, played, inputs_known=inputs_known)
     return ReplayReport(run.run_id, comparison.events, comparison.difference, comparison.notes)

@@ -20,7 +20,7 @@ from msgspec import UNSET
 from nousd.daemon.runs.run_host import RunHost
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
-from nousd.errors import CommandRejected, RunFailed, without_category
+from nousd.errors import CommandRejected
 from nousd.machine.context.model_input import ToolSpec
 from nousd.machine.session import appending, decisions, queue_edits
 from nousd.machine.session.queue_updates import gone
@@ -238,15 +238,8 @@ class ReplayDriver:
                 # What a killed process leaves is closed like a lost session.
                 self.live.lost = self.live.lost or killed
                 self._running.stop(status)
-            case Broken(error):
-                category = None if error.category is UNSET else error.category
-                raise RunFailed(
-                    error.code,
-                    error.message,
-                    without_category(category, error.cause),
-                    hint="" if error.hint is UNSET else error.hint,
-                    category=category,
-                )
+            case Broken() as broken:
+                raise broken.failure
 
     # --- from outside ------------------------------------------------------------------------
 

@@ -126,6 +126,10 @@ def script_of(run: RecordedRun) -> Script:
     )
 
 
+NO_SCRIPT: Final = Script((), (), {})
+"""The script of a run that called no model itself."""
+
+
 class _Reading(msgspec.Struct):
     """A model call that is being read."""
 
