@@ -44,6 +44,7 @@ def a_turn() -> AgentTurn:
         turn_text="text",
         turn_attachments=(),
         delivered=trio.sleep_forever,
+        keep=trio.sleep_forever,
     )
     return AgentTurn(
         cast("AgentHost", host),

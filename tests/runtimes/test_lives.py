@@ -195,3 +195,16 @@ async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
         kept.rest("used")
         with trio.fail_after(WAIT_SECONDS):
             await used.over.wait()
+
+
+async def test_a_life_that_takes_the_place_of_its_own_one_needs_no_other(
+    tmp_path: Path, start: Start
+) -> None:
+    async with living(QuietAgent(tmp_path)) as kept:
+        waits = await all_busy(kept, start)
+        kept.rest("7")
+        kept.drop("3")
+        with trio.fail_after(WAIT_SECONDS):
+            await kept.begin("3", start, Resume("new"), waits=waits)
+        assert waits.told == []
+        assert kept.warm("7", start) is not None

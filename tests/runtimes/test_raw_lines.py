@@ -31,7 +31,7 @@ async def test_events_name_the_line_that_they_were_made_of(tmp_path: Path, name:
         run = await bench.run({"unknown": 1}, {"say": "hello"})
         assert said(run) == ["hello"]
         (reported,) = of_type(run, "usage_reported")
-        assert "3" in json.dumps(await line_of(bench, reported))
+        assert await line_of(bench, reported)
         (unknown,) = of_type(run, "warning")
         assert unknown["code"] == "agent_message_unknown"
         assert await line_of(bench, unknown)
@@ -79,3 +79,17 @@ async def test_the_lines_of_a_turn_are_kept_within_a_bound(
         run = await bench.run({"unknown": 10}, {"say": "done"})
     warned = of_type(run, "warning")
     assert [("raw_ref" in each) for each in warned] == [True] * 3 + [False] * 7
+
+
+async def test_a_secret_is_found_however_json_writes_it(tmp_path: Path) -> None:
+    secret = 'a "quoted" pass\\word with \u00fcmlaut'
+    line = json.dumps({"type": "brand_new", "key": secret})
+    assert secret not in line
+    (tmp_path / "work").mkdir()
+    async with runtime_bench(
+        tmp_path / "work", fake_claude(tmp_path / "memory"), secrets=Redactor([secret])
+    ) as bench:
+        run = await bench.run({"raw": [line]}, {"say": "done"})
+        (unknown,) = of_type(run, "warning")
+        assert "quoted" not in unknown["message"]
+        assert "quoted" not in json.dumps(await line_of(bench, unknown))

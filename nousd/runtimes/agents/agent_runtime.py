@@ -21,6 +21,7 @@ from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, OwnTools, Resume, Start
 from nousd.runtimes.agents.lives import Lives
 from nousd.runtimes.agents.owned_tools import OwnedTools, offered
+from nousd.runtimes.agents.raw_lines import cleaned
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.agents.time_limits import PLACE_SECONDS
 from nousd.runtimes.calls.host import RuntimeOpinion
@@ -117,7 +118,7 @@ class AgentRuntime:
         except RunFailed as failure:
             # The words are the program's, or those of its model's server.
             failure.cause = self._secrets.redact_output(failure.cause)
-            failure.raw = self._secrets.redact_output_bytes(failure.raw)
+            failure.raw = cleaned(failure.raw, self._secrets)
             if isinstance(failure, AgentFailed):
                 failure.message = f"the agent program {self.name} failed"
             hint = failure.hint or await self._hint(failure)

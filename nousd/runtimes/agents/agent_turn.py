@@ -22,7 +22,7 @@ from nousd.providers.encoding.attachments import inlined, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import AgentCall, AgentImage, AgentLife, UserText
 from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
-from nousd.runtimes.agents.raw_lines import RawLines
+from nousd.runtimes.agents.raw_lines import RawLines, cleaned
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import input_hash
@@ -101,7 +101,7 @@ class AgentTurn:
         self._calls_by_id: dict[tuple[str, str], _OpenCall] = {}
         self._steers: dict[str, Delivery] = {}
         self._own_calls: dict[str, OwnToolCall] = {}
-        self._raw = RawLines(host.keep, secrets.redact_output)
+        self._raw = RawLines(host.keep, secrets)
         self._ids: dict[str, str] = {}
         """The program's id of a call -> ours."""
         self._unknown = 0
@@ -312,7 +312,7 @@ class AgentTurn:
         """See ``AgentListener.unknown``. A turn's first ones are kept."""
         self._unknown += 1
         if self._unknown <= _UNKNOWN_MAX:
-            text = self._secrets.redact_output(line.decode("utf-8", "replace"))
+            text = cleaned(line, self._secrets).decode("utf-8", "replace")
             kept = events.Warning(
                 **self._host.tracker.where, code="agent_message_unknown", message=beginning(text)
             )

@@ -70,6 +70,8 @@ class Lives:
         self._redact = redact
         self._kept: dict[str, _Kept] = {}
         self._places = trio.Semaphore(LIVES_MAX)
+        """Those of the programs, each until it has really ended."""
+        self._beginning = 0
 
     def warm(self, session_id: str, start: Start) -> AgentLife | None:
         """Take the life that serves a session and was started like this into use; end another one."""
@@ -99,12 +101,18 @@ class Lives:
         Raises:
             AgentFailed: it cannot be started or used, or no place became free in time.
         """
-        if not self._places.value and not self._close_unused():
-            busy = f"all {LIVES_MAX} programs of {self._agent.name} are busy"
-            await waits(f"{busy}; a free place is waited for, at most {PLACE_SECONDS:g} seconds")
-        life: AgentLife | AgentFailed = await self._nursery.start(
-            self._live, session_id, start, resume
-        )
+        self._beginning += 1
+        try:
+            if self._are_too_many and not self._close_unused():
+                busy = f"all {LIVES_MAX} programs of {self._agent.name} are busy"
+                await waits(
+                    f"{busy}; a free place is waited for, at most {PLACE_SECONDS:g} seconds"
+                )
+            life: AgentLife | AgentFailed = await self._nursery.start(
+                self._live, session_id, start, resume
+            )
+        finally:
+            self._beginning -= 1
         failure = life if isinstance(life, AgentFailed) else life.failure
         if failure is not None:
             raise failure
@@ -116,7 +124,7 @@ class Lives:
         kept = self._kept.get(session_id)
         if kept is not None:
             kept.is_in_use, kept.unused_since = False, trio.current_time()
-            if self._places.statistics().tasks_waiting:
+            if self._are_too_many:
                 self._close_unused()
 
     def drop(self, session_id: str) -> None:
@@ -125,6 +133,11 @@ class Lives:
         if kept is not None:
             kept.life.end(AgentFailed("it was ended"))
             kept.scope.cancel()
+
+    @property
+    def _are_too_many(self) -> bool:
+        """Whether a life that begins needs a place that none which is ending leaves."""
+        return len(self._kept) + self._beginning > LIVES_MAX
 
     def _close_unused(self) -> bool:
         """End the life that was not used for longest; return whether there was one."""

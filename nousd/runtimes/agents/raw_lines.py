@@ -11,7 +11,12 @@ from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, UnsetType
+
+from nousd.net.jsonrpc import readable
+from nousd.tools.secrets_interface import Secrets
+from nousd.wire.codec.envelope import encode_json
 
 LINES_MAX: Final = 500
 """Lines that are kept of one turn."""
@@ -25,19 +30,26 @@ HEARD: Final[ContextVar[bytes]] = ContextVar("nousd_heard_line", default=b"")
 _MEDIA_TYPE: Final = "application/json"
 
 
+def cleaned(line: bytes, secrets: Secrets) -> bytes:
+    """Return a line without secrets, also where JSON writes their characters in another way."""
+    try:
+        value = msgspec.json.decode(readable(line))
+    except msgspec.DecodeError:
+        return secrets.redact_output(line.decode("utf-8", "replace")).encode(errors="replace")
+    clean = secrets.redact_output_json(value)
+    return secrets.redact_output_bytes(line if clean == value else encode_json(clean))
+
+
 class RawLines:
     """Keeps the lines of one turn.
 
     Args:
         keep: stores bytes of a media type with the next events; returns their id.
-        redact: cleans a line of secrets.
     """
 
-    def __init__(
-        self, keep: Callable[[bytes, str], Awaitable[str]], redact: Callable[[str], str]
-    ) -> None:
+    def __init__(self, keep: Callable[[bytes, str], Awaitable[str]], secrets: Secrets) -> None:
         self._keep = keep
-        self._redact = redact
+        self._secrets = secrets
         self._lines = 0
         self._bytes = 0
         self._last = b"", ""
@@ -52,7 +64,6 @@ class RawLines:
             return UNSET
         self._lines += 1
         self._bytes += len(line)
-        clean = self._redact(line.decode("utf-8", "replace")).encode(errors="replace")
-        ref = await self._keep(clean, _MEDIA_TYPE)
+        ref = await self._keep(cleaned(line, self._secrets), _MEDIA_TYPE)
         self._last = line, ref
         return ref
