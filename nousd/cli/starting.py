@@ -140,15 +140,20 @@ def _holder(socket_path: Path) -> str | None:
         return None
 
 
-def _why_not(socket_path: Path, *, is_wanted: bool) -> str | None:
+def is_usual(socket_path: Path) -> bool:
+    """Return whether a socket is the one of the user's daemon, as the settings file defines it."""
     from nousd.config.resolve import resolve_socket
 
+    environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
+    return socket_path.resolve() == resolve_socket(environ).resolve()
+
+
+def _why_not(socket_path: Path, *, is_wanted: bool) -> str | None:
     if os.environ.get(_INSIDE):
         return "a tool, a hook or an agent of one starts no other"
     if not is_wanted and not (sys.stdin.isatty() or sys.stdout.isatty()):
         return "start one with nousd serve, or with nousctl --start"
-    environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
-    if socket_path.resolve() != resolve_socket(environ).resolve():
+    if not is_usual(socket_path):
         return f"start one with nousd serve --socket {socket_path}"
     return None
 

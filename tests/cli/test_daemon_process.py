@@ -131,6 +131,25 @@ def test_a_socket_of_another_program_is_not_stopped(daemon: FakeDaemon, nousctl:
         assert f"systemctl --user {verb} nousd.socket" in outcome.err
 
 
+def test_a_service_whose_socket_systemd_made_is_restarted_and_its_log_named(
+    daemon: FakeDaemon, nousctl: Nousctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "bin/systemctl"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\n[ "$2" = is-active ] && echo active\necho "$*" >> "$SAID"\n')
+    program.chmod(0o755)
+    (tmp_path / "systemd/user").mkdir(parents=True)
+    (tmp_path / "systemd/user/nousd.service").touch()
+    (tmp_path / "nousd").mkdir()
+    (tmp_path / "nousd/config.toml").write_text(f'socket = "{daemon.socket_path}"\n')
+    monkeypatch.setenv("SAID", str(tmp_path / "said"))
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert nousctl("restart").out == "restarted nousd.service\n"
+    assert "--user restart nousd.service" in (tmp_path / "said").read_text().splitlines()
+    assert nousctl("logs").err == "systemd keeps its log: journalctl --user -u nousd.service\n"
+
+
 def test_the_log_of_a_daemon_behind_a_forwarded_socket_is_where_it_runs(
     daemon: FakeDaemon, nousctl: Nousctl, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -72,6 +72,12 @@ def test_uninstall_stops_the_service_and_removes_the_unit(machine: Machine, nous
     assert "not installed" in again.out
 
 
+def test_uninstall_names_a_socket_unit_that_stays(machine: Machine, nousd: Nousd) -> None:
+    nousd("service", "install")
+    machine.unit.with_suffix(".socket").touch()
+    assert "systemctl --user disable --now nousd.socket" in nousd("service", "uninstall").out
+
+
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 def test_a_unit_that_the_user_wrote_or_changed_is_left_alone(
     verb: str, machine: Machine, nousd: Nousd

@@ -18,11 +18,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from nousd.cli import user_service
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED, say, shown
 from nousd.cli.render.people import duration, local_time
 from nousd.cli.session_choice import session_here
-from nousd.cli.starting import start_daemon, wait_until_ready
+from nousd.cli.starting import is_usual, start_daemon, wait_until_ready
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError, DaemonUnreachable
 from nousd.runtime_paths import locations
@@ -176,8 +177,8 @@ _NOT_OURS: Final = (
     " container:"
 )
 _DONE_THERE: Final = (
-    "{verb} it where it runs, with nousctl {verb} or with"
-    " systemctl --user {verb} nousd.socket nousd.service"
+    "{verb} it with systemctl --user {verb} nousd.socket nousd.service, or with nousctl {verb} on the"
+    " machine where it runs"
 )
 
 
@@ -206,6 +207,8 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
         _tell(options, "started", pid)
         return DONE
     with options.connect() as daemon, daemon_process(daemon) as process:
+        if process is None and _is_of_service(options):
+            return _restart_unit(user_service.NAME)
         if process is None:
             raise ClientError(f"{_NOT_OURS} {_DONE_THERE.format(verb='restart')}")
         if process.unit is not None:
@@ -226,6 +229,11 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
     # It goes on without this process, which must not wait for its end.
     started.returncode = 0
     return DONE
+
+
+def _is_of_service(options: Options) -> bool:
+    """Return whether the daemon is that of the installed service, whose socket systemd made."""
+    return user_service.state_of_installed() == "active" and is_usual(options.socket_path)
 
 
 def _restart_unit(unit: str) -> int:
@@ -280,6 +288,8 @@ def _log_of_daemon(options: Options) -> Path:
     """
     try:
         with options.connect() as daemon, daemon_process(daemon) as process:
+            if process is None and _is_of_service(options):
+                raise ClientError(f"systemd keeps its log: {user_service.LOG}")
             if process is None:
                 return _log_of_settings(os.environ, f"{_NOT_OURS} look at its log where it runs")
             flag = _flag(process.argv, "--log-file")

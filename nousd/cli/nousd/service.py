@@ -97,6 +97,8 @@ def _uninstall() -> None:
     file.unlink()
     systemctl("daemon-reload")
     print(f"stopped, and removed: {file}")
+    if file.with_suffix(".socket").exists():
+        print("nousd.socket stays; remove it too with: systemctl --user disable --now nousd.socket")
 
 
 def _status() -> None:

@@ -41,6 +41,7 @@ ListenStream=%t/nousd/nousd.sock
 ListenStream=%t/nousd/nousd.sock.events
 SocketMode=0600
 DirectoryMode=0700
+RemoveOnStop=yes
 
 [Install]
 WantedBy=sockets.target
