@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -115,6 +116,8 @@ def test_status_says_whether_it_is_installed_and_runs(
     runs = nousd("service", "status")
     assert runs.code == 0
     assert runs.out.splitlines()[1:] == ["at login: enabled", "now: active"]
+    facts = json.loads(nousd("service", "status", "--json").out)
+    assert (facts["installed"], facts["current"], facts["now"]) == (True, True, "active")
     monkeypatch.setenv("ACTIVE", "failed")
     assert nousd("service", "status").code == 1
 

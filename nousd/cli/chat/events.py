@@ -96,7 +96,10 @@ class SessionEvents:
             self._wanted = {**self._wanted, "after": self._subscription.cursor}
             self.close()
             if self._waits and may_heal(error):
-                self._say(f"({error}; waiting for it to come back, Ctrl-C twice leaves)")
+                self._say(
+                    f"({error}; waiting for it to come back: nousctl restart in another terminal starts"
+                    " it; Ctrl-C twice leaves)"
+                )
         if not (self._waits and may_heal(error)):
             raise error
         self._try_later()

@@ -7,6 +7,8 @@ written, or changed, is left alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -101,23 +103,33 @@ def _uninstall() -> None:
         print("nousd.socket stays; remove it too with: systemctl --user disable --now nousd.socket")
 
 
-def _status() -> None:
+def _status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     file = unit_file()
     if not file.exists():
-        print(f"not installed: there is no {file}; nousd service install writes it")
+        if json:
+            print(dumps({"installed": False, "unit": str(file)}))
+        else:
+            print(f"not installed: there is no {file}; nousd service install writes it")
         raise typer.Exit(1)
-    is_current = file.read_text() == _OURS + units.service_unit()
-    note = (
-        "" if is_current else " (not the one of this installation: nousd service install renews it)"
-    )
-    print(f"unit: {file}{note}")
-    enabled = told("is-enabled", NAME)
-    state = told("is-active", NAME)
-    print(f"at login: {enabled}")
-    print(f"now: {state}")
-    if other := _other_daemon():
-        print(f"a daemon runs that is not the service's: {other}; nousctl stop ends it")
-    raise typer.Exit(0 if state == "active" else 1)
+    facts = {
+        "installed": True,
+        "unit": str(file),
+        "current": file.read_text() == _OURS + units.service_unit(),
+        "at_login": told("is-enabled", NAME),
+        "now": told("is-active", NAME),
+        "other_daemon": _other_daemon(),
+    }
+    print(dumps(facts) if json else "\n".join(_status_lines(facts)))
+    raise typer.Exit(0 if facts["now"] == "active" else 1)
+
+
+def _status_lines(facts: Mapping[str, object]) -> Iterator[str]:
+    renews = " (not the one of this installation: nousd service install renews it)"
+    yield f"unit: {facts['unit']}{'' if facts['current'] else renews}"
+    yield f"at login: {facts['at_login']}"
+    yield f"now: {facts['now']}"
+    if other := facts["other_daemon"]:
+        yield f"a daemon runs that is not the service's: {other}; nousctl stop ends it"
 
 
 def _is_ours(file: Path) -> bool:
