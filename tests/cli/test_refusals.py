@@ -40,6 +40,10 @@ def refused(message: str, cause: str = "", **details: str) -> Refused:
             "there is no such runtime; list them with: nousctl runtime list (nope; nearest: codex)",
         ),
         (refused("too_many_rules", "256"), "too many rules (256)"),
+        (
+            refused("queue_changed", "read get_queue"),
+            "the queue has changed; look at it again with: nousctl queue list",
+        ),
     ],
 )
 def test_a_refusal_is_a_sentence_with_the_next_step(refusal: Refused, said: str) -> None:

@@ -188,7 +188,7 @@ _IN_GROUPS: Final = {
 }
 """What people type in a group -> its verbs that may be meant, of which the first that it has is."""
 
-_HELP: Final = ("-h", "--help")
+_HELP: Final = ("--help", "-h")
 
 HELP_FLAGS: Final = {"help_option_names": [*_HELP]}
 """For the settings of a program's context."""

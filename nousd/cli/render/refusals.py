@@ -29,6 +29,7 @@ _SAID: Final = {
     "provider_not_configured": "that provider is not configured; set it up with: nousd init",
     "deletion_scheduled": "that session is to be deleted; keep it with: nousctl session restore SESSION",
     "session_changed": "the session changed meanwhile; try again",
+    "queue_changed": "the queue has changed; look at it again with: nousctl queue list",
     "queue_full": "the queue is full; clear it with: nousctl queue clear",
     "nothing_to_compact": "there is nothing older to summarize",
     "not_trusted": "that file is not trusted",
@@ -51,6 +52,9 @@ _SAID: Final = {
     "nothing_appended": "nothing was appended; do that with: nousctl session append TEXT",
 }
 """machine word -> sentence."""
+
+_SAID_WHOLLY: Final = frozenset({"queue_changed"})
+"""Of these, the cause says to programs what the sentence says to people."""
 
 _SAID_ALREADY: Final = "agent_failed"
 """The category that a failure's own words say, too."""
@@ -94,7 +98,7 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if verbose:
         return str(refused)
     word, _, name = refused.message.partition(": ")
-    cause = cause_text(refused.cause)
+    cause = "" if word in _SAID_WHOLLY else cause_text(refused.cause)
     if refused.code == "session_not_found":
         return "there is no such session; list them with: nousctl session list"
     if word == "workspace_not_allowed":
