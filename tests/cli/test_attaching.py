@@ -104,4 +104,4 @@ def test_a_refusal_by_the_daemon_is_shown(
     (tmp_path / "a.txt").write_bytes(b"a")
     outcome = nousctl("prompt", "look", "--attach", str(tmp_path / "a.txt"))
     assert outcome.code == 1
-    assert "attachment not supported" in outcome.err
+    assert "the model takes no such file" in outcome.err

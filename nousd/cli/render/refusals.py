@@ -38,8 +38,8 @@ _SAID: Final = {
     "extension_command_not_found": "no extension has that command; list them with: nousctl daemon"
     " capabilities",
     "tool_call_ended": "that call has ended; list calls with: nousctl tool calls",
-    "already_decided": "that call was decided already; list what waits with: nousctl permission list",
-    "already_answered": "that question was answered already; list what waits with:"
+    "already_decided": "that call was already decided; list what waits with: nousctl permission list",
+    "already_answered": "that question was already answered; list what waits with:"
     " nousctl question list",
     "input_hash_mismatch": "the call has changed; look at it again with: nousctl permission list",
     "attempt_mismatch": "the call was made anew; look at it again with: nousctl permission list",
