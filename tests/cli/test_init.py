@@ -71,6 +71,12 @@ async def test_the_built_in_model_needs_no_key_and_commands_stay_off(init: Init)
     assert settings.permission_mode == "ask"
 
 
+async def test_an_answer_that_is_neither_yes_nor_no_is_asked_for_again(init: Init) -> None:
+    told = await init.answer("mock", "1", "Yes", "ask")
+    assert told.count("write y for yes, or n for no") == 1
+    assert init.settings.allow_exec
+
+
 async def test_a_daemon_that_runs_with_other_settings_is_to_be_restarted(
     init: Init, daemon: FakeDaemon
 ) -> None:

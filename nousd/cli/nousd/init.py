@@ -99,7 +99,7 @@ def _provider() -> FirstSettings:
         if models is not None:
             table["model"] = _model(models)
             return first
-        if typer.confirm("Keep it all the same?", default=False):
+        if _yes("Keep it all the same?", default=False):
             return first
 
 
@@ -155,7 +155,7 @@ def _model(models: Models) -> str:
 
 def _tools() -> dict[str, Any]:
     settings: dict[str, Any] = {}
-    if typer.confirm("May models run commands (bash and git), in a sandbox?", default=False):
+    if _yes("May models run commands (bash and git), in a sandbox?", default=False):
         settings["allow_exec"] = True
         if shown := _toolchains():
             settings["sandbox_paths"] = shown
@@ -171,7 +171,7 @@ def _toolchains() -> list[str]:
     if not found:
         return []
     print(f"toolchains below your home: {', '.join(found)}")
-    if not typer.confirm("May commands read them?", default=True):
+    if not _yes("May commands read them?", default=True):
         return []
     return [path for paths in found.values() for path in paths]
 
@@ -193,6 +193,19 @@ def _choice(question: str, options: Sequence[_Option], default: str | None = Non
         if said.isdecimal() and 0 < int(said) <= len(words):
             return words[int(said) - 1]
         print(f"write one of {', '.join(words)}, or its number")
+
+
+def _yes(question: str, *, default: bool) -> bool:
+    """Return whether the answer is yes."""
+    shown = "Y/n" if default else "y/N"
+    while True:
+        said = str(typer.prompt(f"{question} [{shown}]", default="", show_default=False))
+        said = said.strip().lower()
+        if not said:
+            return default
+        if said in {"y", "yes", "n", "no"}:
+            return said.startswith("y")
+        print("write y for yes, or n for no")
 
 
 def _text(question: str, default: str | None = None, *, is_secret: bool = False) -> str:
