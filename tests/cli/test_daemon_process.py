@@ -104,6 +104,23 @@ def test_a_restart_that_fails_says_why(folder: Path, nousctl: Nousctl) -> None:
     assert f"{place}: Address already in use by another program" in rest[0]
 
 
+def test_a_daemon_goes_on_if_the_settings_allow_no_other(folder: Path, nousctl: Nousctl) -> None:
+    settings = folder / "config.toml"
+    settings.write_text("")
+    running = Background(folder, "--config", str(settings))
+    settings.write_text("allow_exce = true\n")
+    outcome = nousctl("restart", at=str(running.socket))
+    assert (outcome.code, outcome.out) == (1, "")
+    assert f"so pid {running.process.pid} goes on: " in outcome.err
+    assert "allow_exce" in outcome.err
+    assert nousctl("ping", at=str(running.socket)).code == 0
+    settings.write_text("")
+    assert nousctl("stop", at=str(running.socket)).code == 0
+    assert running.process.wait(WAIT_SECONDS) == 0
+    assert running.process.stderr is not None
+    running.process.stderr.close()
+
+
 def test_a_log_that_has_no_name_any_more_is_not_written_to(folder: Path) -> None:
     """What the kernel shows of a deleted file is a name that anybody could have created."""
     with tempfile.TemporaryFile(dir=folder) as output:

@@ -211,6 +211,7 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
             return _restart_unit(user_service.NAME)
         if process is None:
             raise ClientError(f"{_NOT_OURS} {_DONE_THERE.format(verb='restart')}")
+        _require_settings(process)
         if process.unit is not None:
             return _restart_unit(process.unit)
         if process.is_in_foreground:
@@ -229,6 +230,22 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
     # It goes on without this process, which must not wait for its end.
     started.returncode = 0
     return DONE
+
+
+def _require_settings(process: DaemonProcess) -> None:
+    """Raise ClientError if the daemon could not start again, with its flags and the settings file as it
+    is now.
+    """
+    start = _started_again(process)
+    # It reads the settings as serve does, and only prints them.
+    at = process.argv.index("serve")
+    start["args"] = [*process.argv[:at], "config", *process.argv[at + 1 :]]
+    done = subprocess.run(**start, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        said = done.stderr.strip().rpartition("\n")[2]
+        raise ClientError(
+            f"no daemon can start with the settings, so pid {process.pid} goes on: {said}"
+        )
 
 
 def _is_of_service(options: Options) -> bool:
