@@ -279,6 +279,11 @@ FAULTS: dict[str, Faults] = {
             "name",
             "files",
             [
+                *SESSION_FAULTS,
+                ({"if_approved": "yes"}, "if_approved must be a boolean"),
+                ({"ttl_seconds": "1"}, "ttl_seconds must be a whole number"),
+                ({"ttl_seconds": 0}, "ttl_seconds must be at least 1"),
+                ({"ttl_seconds": 86_401}, "ttl_seconds must be at most 86400"),
                 ({"command": 4}, "command must be an array"),
                 ({"command": ["a"] * 65}, "command is too long: at most 64"),
                 ({"url": 4}, "url must be a string"),
@@ -297,8 +302,9 @@ FAULTS: dict[str, Faults] = {
             ],
         ),
     ],
-    "remove_mcp": MCP_NAME_FAULTS,
-    "restart_mcp": MCP_NAME_FAULTS,
+    "remove_mcp": [*MCP_NAME_FAULTS, *with_required("name", "files", SESSION_FAULTS)],
+    "restart_mcp": [*MCP_NAME_FAULTS, *with_required("name", "files", SESSION_FAULTS)],
+    "list_mcp": SESSION_FAULTS,
     "set_permission_mode": [
         ({}, "mode is required"),
         *[({"mode": value}, "mode is required") for value in NO_MODES],

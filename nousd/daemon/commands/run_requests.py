@@ -32,9 +32,8 @@ def run_request(services: Services, state: SessionState, command: commands.Promp
             ``provider_not_usable``.
         InvalidPayload: a tool call is required but there are no tools.
     """
-    tools = services.tools.of(state.session_id)
     for name in command.tools or ():
-        if name not in tools:
+        if name not in services.tools.of(state.session_id):
             raise CommandRejected(f"tool_not_registered: {name}")
     if command.tool_choice == "required" and command.tools == ():
         raise InvalidPayload("tool_choice must not be required where tools is empty")
