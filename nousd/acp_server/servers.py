@@ -10,8 +10,8 @@ import math
 import re
 import shlex
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -116,6 +116,11 @@ class SessionServers:
         self._news = trio.Event()
         self._is_decided = trio.Event()
         self._waiting = trio.CancelScope()
+        self._hurried = 0
+        self._awaited: set[str] = set()
+        """Those whose connection a prompt waits for: once, since a server may never answer."""
+        self._untold: set[str] = set()
+        """Those of which no failure was said yet."""
         if not self._wanted:
             self._is_decided.set()
 
@@ -157,6 +162,8 @@ class SessionServers:
     async def _added(self, server: Handed) -> bool:
         """Add a server that the user agreed to before; return False if that never happened."""
         self._states[server.name] = _CONNECTING
+        self._awaited.add(server.name)
+        self._untold.add(server.name)
         try:
             await self._send("add_mcp", {**server.add, "if_approved": True})
         except Refused as refused:
@@ -182,11 +189,11 @@ class SessionServers:
         name, state = status["name"], status["state"]
         if name not in self._wanted:
             return
-        was_connecting = self._states.get(name) == _CONNECTING
         self._states[name] = state
         self._news.set()
         self._news = trio.Event()
-        if was_connecting and status.get("error"):
+        if name in self._untold and status.get("error"):
+            self._untold.remove(name)
             title = self._wanted[name].title
             await self._tell(f"The MCP server {title} does not work: {status['error']}.")
 
@@ -196,7 +203,7 @@ class SessionServers:
         Raises:
             ClientError: the daemon is gone.
         """
-        if not self._wanted:
+        if not self._wanted or self._hurried:
             return
         with trio.CancelScope() as self._waiting:
             await self._is_decided.wait()
@@ -210,12 +217,19 @@ class SessionServers:
                 else:  # the daemon was started again
                     await self._begin(server)
             with trio.move_on_after(_READY_SECONDS):
-                while _CONNECTING in (self._states[name] for name in self._wanted):
+                while any(self._states[name] == _CONNECTING for name in self._awaited):
                     await self._news.wait()
+            self._awaited.clear()
 
-    def hurry(self) -> None:
-        """Let nobody wait any longer."""
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """While the block lasts, no prompt waits for servers."""
+        self._hurried += 1
         self._waiting.cancel()
+        try:
+            yield
+        finally:
+            self._hurried -= 1
 
     async def remove(self, but: Iterable[Handed] = ()) -> None:
         """Remove the servers from the session, except for some."""

@@ -199,7 +199,10 @@ class OpenSession:
     ) -> None:
         """Stop the run and take back what waits, after all prompts that were sent before."""
         task_status.started()
-        self._servers.hurry()
+        with self._servers.hurried():
+            await self._cancel()
+
+    async def _cancel(self) -> None:
         async with self._sending:
             try:
                 await self._abort()

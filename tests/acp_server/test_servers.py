@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
+from nousd.acp_server import servers as servers_module
 from nousd.acp_server.requests import McpServer, NamedValue
-from nousd.acp_server.servers import described, handed_in
+from nousd.acp_server.servers import SessionServers, described, handed_in
 from nousd.net.jsonrpc import INVALID_PARAMS, RpcError
 from nousd.providers.setup.registry import make_provider
 from tests.acp_server.bench import Bench, choosing
@@ -147,6 +151,18 @@ async def test_a_server_that_does_not_work_is_reported_and_costs_no_prompt(bench
     assert said.startswith("The MCP server My Stub does not work: ")
 
 
+async def test_a_server_that_never_answers_keeps_one_prompt_waiting_and_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers_module, "_READY_SECONDS", 0.5)
+    bench.editor.answers["session/request_permission"] = YES
+    silent = {**SERVER, "args": [*SERVER["args"], "--silent"]}
+    session_id = await bench.editor.new(bench.folder, silent)
+    assert await bench.editor.prompt(session_id, "[[text First.]]") == "end_turn"
+    monkeypatch.setattr(servers_module, "_READY_SECONDS", math.inf)
+    assert await bench.editor.prompt(session_id, "[[text Second.]]") == "end_turn"
+
+
 async def test_a_secret_in_a_command_line_is_refused_before_anyone_is_asked(bench: Bench) -> None:
     leaking = {**SERVER, "args": ["--api-key=sk-ant-0123456789abcdef"]}
     session_id = await bench.editor.new(bench.folder, leaking)
@@ -159,11 +175,12 @@ async def test_a_prompt_waits_for_the_users_decision_and_a_cancellation_ends_tha
     bench: Bench,
 ) -> None:
     session_id = await bench.editor.new(bench.folder, SERVER)
-    prompt = await bench.editor.begin_prompt(session_id, "[[text Fine.]]")
+    prompts = [await bench.editor.begin_prompt(session_id, "[[hang]]") for _ in range(2)]
     await bench.editor.asked("session/request_permission")
-    assert bench.editor.said() == ""
+    assert bench.editor.updates("user_message_chunk", "agent_message_chunk") == []
     await bench.editor.notify("session/cancel", sessionId=session_id)
-    assert (await bench.editor.result(prompt))["stopReason"] == "cancelled"
+    for prompt in prompts:
+        assert (await bench.editor.result(prompt))["stopReason"] == "cancelled"
 
 
 async def test_a_server_behind_a_url_is_asked_about_and_gets_its_headers(bench: Bench) -> None:
@@ -230,3 +247,27 @@ async def test_an_invalid_server_is_an_error_of_the_request(bench: Bench) -> Non
     far = {"type": "sse", "name": "far", "url": "http://127.0.0.1:1/", "headers": []}
     with pytest.raises(RpcFailed, match="the MCP server far: sse is not supported"):
         await bench.editor.new(bench.folder, far)
+
+
+async def test_servers_are_added_again_for_as_long_as_the_editor_is_open(
+    autojump_clock: MockClock,
+) -> None:
+    added: list[tuple[float, int]] = []
+
+    async def send(_: str, payload: dict[str, Any]) -> dict[str, Any]:
+        added.append((trio.current_time(), payload["ttl_seconds"]))
+        return {}
+
+    async def tell(_: str) -> None:
+        raise AssertionError("there is nothing to tell")
+
+    rpc: Any = None
+    servers = SessionServers(rpc, send, tell, "sess-1", handed_in([named("a")]))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(servers.renew)
+        await servers.begin()
+        await trio.sleep(10_000)
+        nursery.cancel_scope.cancel()
+    assert added[-1][0] > 9_000
+    for (before, seconds), (after, _) in pairwise(added):
+        assert after - before < seconds

@@ -281,7 +281,7 @@ FAULTS: dict[str, Faults] = {
             [
                 *SESSION_FAULTS,
                 ({"if_approved": "yes"}, "if_approved must be a boolean"),
-                ({"ttl_seconds": "1"}, "ttl_seconds must be a whole number"),
+                ({"ttl_seconds": "1"}, "ttl_seconds must be an integer"),
                 ({"ttl_seconds": 0}, "ttl_seconds must be at least 1"),
                 ({"ttl_seconds": 86_401}, "ttl_seconds must be at most 86400"),
                 ({"command": 4}, "command must be an array"),

@@ -85,7 +85,8 @@ class SessionServers:
         server = checked_session_server(command)
         live = await self._sessions.get(session_id)
         decisions.require_kept(live.state)
-        approval, approved = _approval_of(server), live.state.mcp_approved
+        folder = self._workspaces.path_of(live.state)
+        approval, approved = _approval_of(server, folder), live.state.mcp_approved
         if command.if_approved and approval not in approved:
             raise CommandRejected("mcp_not_approved", details={"name": server.name})
         spec, secrets = spec_of_session(server), secrets_of(server)
@@ -232,12 +233,16 @@ def _too_many(limit: int) -> CommandRejected:
     return CommandRejected("too_many_mcp_servers", details={"limit": limit})
 
 
-def _approval_of(server: mcp.McpServer) -> str:
-    """Return a hash of what the user agrees to: all but the values of variables and headers."""
+def _approval_of(server: mcp.McpServer, folder: str) -> str:
+    """Return a hash of what the user agrees to: all but the values of variables and headers.
+
+    Args:
+        folder: the session's workspace, in which a relative path means something else than elsewhere.
+    """
     shown = {
         "command": server.command or (),
         "url": server.url or "",
-        "cwd": server.cwd or "",
+        "folder": str(Path(folder, server.cwd or "")),
         "env": sorted(server.env or {}),
         "headers": sorted(server.headers or {}),
     }
