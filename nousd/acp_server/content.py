@@ -41,7 +41,7 @@ def content_of(blocks: Iterable[Block], folder: str) -> PromptContent:
         folder: the session's workspace.
 
     Raises:
-        RpcError: a resource holds nothing that can be attached.
+        RpcError: there is nothing in them, or a resource holds nothing that can be attached.
     """
     words: list[str] = []
     files: list[File] = []
@@ -58,6 +58,8 @@ def content_of(blocks: Iterable[Block], folder: str) -> PromptContent:
                 files.append(_file(contents, folder))
                 words.append(shown_uri(contents.uri, folder))
     text = "".join(words)
+    if not text.strip() and not files:
+        raise RpcError(INVALID_PARAMS, "the prompt is empty")
     return PromptContent(text if text.strip() else _FILES_ONLY, tuple(files))
 
 

@@ -179,6 +179,13 @@ async def test_files_of_a_prompt_are_attached_and_named_where_they_stand(bench: 
     assert user["client_id"] == "quill"
 
 
+@pytest.mark.parametrize("blocks", [(), ("",), (" ", "\n")])
+async def test_an_empty_prompt_is_refused(bench: Bench, blocks: tuple[str, ...]) -> None:
+    with pytest.raises(RpcFailed, match="the prompt is empty") as caught:
+        await bench.prompt(*blocks)
+    assert caught.value.code == INVALID_PARAMS
+
+
 async def test_large_files_go_beside_the_line(bench: Bench) -> None:
     image = ONE_PIXEL + bytes(2_500_000)
     data = base64.b64encode(image).decode()
