@@ -17,6 +17,7 @@ from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
 from nousd.runtimes.agents.lives import LIVES_MAX, Lives
 from tests.harness.daemon import WAIT_SECONDS
+from tests.runtimes.bench import runtime_bench
 from tests.runtimes.scripted_adapter import ScriptedAgent
 
 
@@ -208,3 +209,36 @@ async def test_a_life_that_takes_the_place_of_its_own_one_needs_no_other(
             await kept.begin("3", start, Resume("new"), waits=waits)
         assert waits.told == []
         assert kept.warm("7", start) is not None
+
+
+async def test_a_prompt_waits_for_a_place_says_so_and_is_carried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "LIVES_MAX", 1)
+    async with runtime_bench(tmp_path, ScriptedAgent(tmp_path / "memory")) as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            first = await bench.start({"say": "first"}, {"hold": True})
+            await bench.events.until("message_end", text="first")
+            await bench.new_session()
+            second = await bench.start({"say": "second"})
+            warned = await bench.events.until("warning", code="agent_waits")
+            assert warned["payload"]["run_id"] == second["run_id"]
+            await bench.client.request("abort", session_id=first["session_id"])
+            end = await bench.events.until("agent_end", run_id=second["run_id"])
+        assert end["payload"]["status"] == "completed"
+        assert "second" in await bench.texts()
+
+
+async def test_a_prompt_that_waited_in_vain_says_for_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lives, "LIVES_MAX", 1)
+    monkeypatch.setattr(lives, "PLACE_SECONDS", 0.05)
+    async with runtime_bench(tmp_path, ScriptedAgent(tmp_path / "memory")) as bench:
+        with trio.fail_after(WAIT_SECONDS):
+            await bench.start({"say": "first"}, {"hold": True})
+            await bench.events.until("message_end", text="first")
+            await bench.new_session()
+            error = await bench.client.refusal("prompt", text="hello", wait=True)
+    assert "1 others are busy" in error["cause"]
+    assert "abort" in error["details"]["hint"]

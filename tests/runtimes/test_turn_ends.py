@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import trio
 
-from nousd.runtimes.agents.interface import AgentCall
+from nousd.runtimes.agents.interface import Agent, AgentCall
 from tests.harness.daemon import WAIT_SECONDS, of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench
 from tests.runtimes.scripted_adapter import ScriptedAgent
+from tests.runtimes.test_agent_contract import fake_codex
 from tests.runtimes.test_agent_turn import Working
 
 CALL = ["workspace.write", {"path": "asked", "content": "x"}]
@@ -21,15 +23,21 @@ def agent(tmp_path: Path) -> ScriptedAgent:
     return ScriptedAgent(tmp_path / "memory")
 
 
+LEAVING: dict[str, Callable[[Path], Agent]] = {"scripted": ScriptedAgent, "codex": fake_codex}
+"""Programs that can end a turn while a call of theirs is open."""
+
+
 async def pending(bench: RuntimeBench) -> list[object]:
     found = await bench.client.request("list_permissions")
     return list(found["pending"])
 
 
+@pytest.mark.parametrize("name", LEAVING)
 @pytest.mark.parametrize("calls", [1, 3])
 async def test_an_agent_that_ends_its_turn_takes_back_what_its_calls_ask(
-    tmp_path: Path, agent: ScriptedAgent, calls: int
+    tmp_path: Path, name: str, calls: int
 ) -> None:
+    agent = LEAVING[name](tmp_path / "memory")
     async with runtime_bench(tmp_path, agent, mode="ask") as bench:
         with trio.fail_after(WAIT_SECONDS):
             run = await bench.run(*[{"leave": CALL}] * calls, {"say": "done"})

@@ -66,6 +66,7 @@ class Program:
             "flood": lambda count: self._say(*["x "] * count),
             "early": lambda _: None,
             "until": _until,
+            "leave": self._leave,
             "call_in_text": self._call_in_text,
             "change": self._change,
             "again_said": self._again_said,
@@ -244,6 +245,11 @@ class Program:
         for number in asked:
             self._results.append(self._answer(number)["contentItems"][0]["text"])
         self._model_call_is_over()
+
+    def _leave(self, pair: tuple[str, Any]) -> None:
+        tool, args = pair
+        call_id = f"call_{uuid.uuid4().hex}"
+        self._ask("item/tool/call", callId=call_id, tool=tool.replace(".", "_"), arguments=args)
 
     def _change(self, path: str) -> None:
         changes = [{"path": path, "kind": {"type": "add"}, "diff": "+x"}]
