@@ -81,6 +81,7 @@ async def test_a_steer_stays_within_its_call_counts_and_follows_the_drawing(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:
     async with streaming(daemon, client, events, stub):
+        await client.request("steer", text="first")
         with recorded_calls() as calls:
             await client.request("steer", text="go on")
     to_store = way(calls, LINE, SUBMIT)

@@ -88,7 +88,7 @@ async def test_a_line_of_which_a_part_cannot_be_decoded_is_no_message(
 
 async def test_a_program_that_ends_while_it_is_answered_is_over(bench: Bench) -> None:
     await bench.ask(b'{"id": 1, "method": "dead"}')
-    assert [failure.cause for failure in bench.failures] == ["it ended"]
+    assert [failure.cause for failure in bench.failures] == ["agent_failed: it ended"]
     assert bench.sent == []
 
 
