@@ -63,6 +63,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         usage=or_unset(state.usage),
         runtime=or_unset(state.runtime),
         runtime_model=or_unset(state.runtime_model),
+        runtime_namespace=or_unset(state.runtime_namespace),
     )
 
 

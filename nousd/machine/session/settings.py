@@ -93,7 +93,8 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning of
     its first message, unless it had a name by then. ``seen_id`` is the entry up to which the user has
     seen it. ``runtime`` None means the native one. ``runtime_model`` is the runtime's own name of
-    a model, None its default; the native one has ``model``.
+    a model, None its default; the native one has ``model``. ``runtime_namespace`` None means
+    the user's own log-in.
     """
 
     permission_mode: PermissionMode | None = None
@@ -108,6 +109,7 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     seen_id: str | None = None
     runtime: str | None = None
     runtime_model: str | None = None
+    runtime_namespace: str | None = None
 
 
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from nousd.wire.limits import (
 )
 from nousd.wire.objects.entries import Sampling, Thinking
 from nousd.wire.objects.field_types import Folder, Name, PageSize, QueueMode, ToolNames
+from nousd.wire.objects.runtimes import DEFAULT_NAMESPACE, Namespace
 from nousd.wire.objects.session_values import SessionRules, SourceMetadata, SourceName
 from nousd.wire.responses import (
     Accepted,
@@ -58,6 +59,7 @@ class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
     steering_mode: QueueMode | None = None
     follow_up_mode: QueueMode | None = None
     runtime: Name | None = None
+    runtime_namespace: Namespace | None = None
 
 
 class SwitchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
@@ -172,9 +174,10 @@ class SetRuntime(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class GetAuthStatus(AnsweredBy[AuthStatus], frozen=True, kw_only=True):
-    """Tell whether a runtime's program is logged in, and how to do that."""
+    """Tell whether a runtime's program is logged in for a namespace, and how to do that."""
 
     runtime: Name
+    namespace: Namespace = DEFAULT_NAMESPACE
 
 
 class GetRuntimes(AnsweredBy[Runtimes], frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ class SessionCreated(Event, frozen=True, kw_only=True):
     seen_id: str | UnsetType = UNSET
     runtime: str | UnsetType = UNSET
     runtime_model: str | UnsetType = UNSET
+    runtime_namespace: str | UnsetType = UNSET
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):

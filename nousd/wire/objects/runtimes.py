@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from nousd.wire.objects.entries import Thinking
 
@@ -19,8 +19,22 @@ McpSupport = Literal["none", "client_only", "server_only", "both"]
 McpTransport = Literal["stdio", "sse", "http"]
 CancellationModel = Literal["best_effort", "guaranteed", "unknown"]
 IsolationMode = Literal["in_process", "subprocess", "server_side"]
+IsolationLevel = Literal["shared", "namespaced", "ephemeral"]
+RuntimeTools = Literal["off", "ask", "on"]
 SteerModel = Literal["in_turn", "next_turn"]
 ReconstructModel = Literal["structured", "text"]
+
+DEFAULT_NAMESPACE: Final = "default"
+
+Namespace = Annotated[
+    str,
+    Meta(
+        # The lookahead is for Python, where $ also matches before a trailing LF.
+        pattern=r"^(default|user:[A-Za-z0-9_.@+-]{1,64})$(?!\n)",
+        examples=["user:anna"],
+    ),
+]
+"""Whose log-in a runtime's program uses: the user's own (``default``), or somebody else's."""
 
 
 class RuntimeCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,6 +74,9 @@ class AuthFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     instructions: str
     is_logged_in: bool | UnsetType = UNSET
+    account: str | UnsetType = UNSET
     details: dict[str, bool] = {}
     login: tuple[str, ...] = ()
     logout: tuple[str, ...] = ()
+    isolation: IsolationLevel | UnsetType = UNSET
+    home: str | UnsetType = UNSET

@@ -5,7 +5,14 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.wire.objects.runtimes import AuthFacts, AuthModel, RuntimeCapabilities
+from nousd.wire.objects.runtimes import (
+    AuthFacts,
+    AuthModel,
+    IsolationLevel,
+    IsolationMode,
+    RuntimeCapabilities,
+    RuntimeTools,
+)
 from nousd.wire.responses.base import Response
 
 
@@ -18,14 +25,18 @@ class RuntimeSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     version: str | UnsetType = UNSET
     command: tuple[str, ...] | UnsetType = UNSET
     program: str | UnsetType = UNSET
+    runtime_tools: RuntimeTools | UnsetType = UNSET
+    isolation: IsolationLevel | UnsetType = UNSET
+    mode: IsolationMode | UnsetType = UNSET
     capabilities: RuntimeCapabilities
     models: tuple[str, ...] | UnsetType = UNSET
 
 
 class AuthStatus(Response, frozen=True, kw_only=True):
-    """Whether a runtime's program is logged in."""
+    """Whether a runtime's program is logged in for a namespace."""
 
     runtime: str
+    namespace: str
     auth_model: AuthModel
     auth: AuthFacts
 

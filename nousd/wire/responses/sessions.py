@@ -41,6 +41,7 @@ class SessionSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     seen_id: str | UnsetType = UNSET
     delete_at: str | UnsetType = UNSET
     runtime: str | UnsetType = UNSET
+    runtime_namespace: str | UnsetType = UNSET
 
 
 class SessionRecord(SessionSummary, frozen=True, kw_only=True):

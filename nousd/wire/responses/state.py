@@ -45,3 +45,4 @@ class State(Response, frozen=True, kw_only=True):
     usage: UsageTotals | UnsetType = UNSET
     runtime: str | UnsetType = UNSET
     runtime_model: str | UnsetType = UNSET
+    runtime_namespace: str | UnsetType = UNSET
