@@ -5,7 +5,9 @@
     [runtimes.reviewer]                  # nousctl session new --runtime reviewer
     kind = "acp"                         # how the program is talked to
     command = ["agent", "--serve"]
-    runtime_tools = "off"                # the program's own tools: off, or ask about each call
+    runtime_tools = "off"                # the program's own tools: off, ask or on
+    isolation = "shared"                 # who has a HOME of ours: shared, namespaced or ephemeral
+    mode = "subprocess"                  # what is started: the program, or (server_side) a way to one
     models = ["large", "small"]          # those that it is asked for; default: its own
     env = ["AGENT_API_KEY"]              # variables of the daemon's environment that it receives
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -24,6 +26,7 @@ from msgspec import Meta
 from nousd.config.config_file import ConfigFile
 from nousd.config.tables import open_table, read_struct
 from nousd.errors import ConfigError
+from nousd.wire.objects.runtimes import IsolationLevel, IsolationMode, RuntimeTools
 
 _RUNTIMES_MAX: Final = 32
 _WORDS_MAX: Final = 128
@@ -36,9 +39,11 @@ class RuntimeTable(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Annotated[str, Meta()] = ""
     command: Words = ()
-    runtime_tools: Annotated[Literal["off", "ask"], Meta()] = "off"
+    runtime_tools: Annotated[RuntimeTools, Meta()] = "off"
     models: Words = ()
     env: Words = ()
+    isolation: Annotated[IsolationLevel, Meta()] = "shared"
+    mode: Annotated[IsolationMode, Meta()] = "subprocess"
 
 
 class ConfiguredRuntime(NamedTuple):
@@ -47,17 +52,22 @@ class ConfiguredRuntime(NamedTuple):
     name: str
     kind: str
     command: tuple[str, ...]
-    runtime_tools: Literal["off", "ask"]
-    models: tuple[str, ...]
-    env: tuple[str, ...]
+    runtime_tools: RuntimeTools = "off"
+    models: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    isolation: IsolationLevel = "shared"
+    mode: IsolationMode = "subprocess"
 
 
 KINDS: Final[Mapping[str, Collection[str]]] = {
-    "acp": ("off", "ask"),
-    "claude": ("off", "ask"),
-    "codex": ("off",),
+    "acp": ("off", "ask", "on"),
+    "claude": ("off", "ask", "on"),
+    "codex": ("off", "on"),
 }
 """The kinds of programs that there are adapters for -> what ``runtime_tools`` can be."""
+
+_OVER_ITS_OWN_STREAM: Final = frozenset({"claude", "codex"})
+"""Kinds whose programs need nothing of this machine: our tools reach them in their own stream."""
 
 _THERE_ANYWAY: Final = {"claude": ("claude",), "codex": ("codex",)}
 """Kinds whose runtime of the same name needs no table, and the program's usual name."""
@@ -79,7 +89,7 @@ def read_runtimes_file(
     said = [_runtime(file, name, value, kinds) for name, value in tables.content.items()]
     names = {each.name for each in said}
     usual = [
-        ConfiguredRuntime(kind, kind, command, "off", (), ())
+        ConfiguredRuntime(kind, kind, command)
         for kind, command in _THERE_ANYWAY.items()
         if kind in kinds and kind not in names
     ]
@@ -115,6 +125,23 @@ def _runtime(
             f"{table.where}: runtime_tools of the kind {said.kind} can be {', '.join(possible)}, not"
             f" {said.runtime_tools} {where}"
         )
-    return ConfiguredRuntime(
-        name, said.kind, said.command, said.runtime_tools, said.models, said.env
-    )
+    fault = _fault_of_mode(said)
+    if fault:
+        raise ConfigError(f"{table.where}: mode = {said.mode} is not possible: {fault} {where}")
+    return ConfiguredRuntime(name, **msgspec.structs.asdict(said))
+
+
+def _fault_of_mode(said: RuntimeTable) -> str:
+    """Return why a program cannot be used in its mode; empty if it can."""
+    if said.mode == "in_process":
+        return (
+            "code of the program inside of the daemon could read the keys of every namespace, and its"
+            " log-in, read once, would serve all of them"
+        )
+    if said.mode == "subprocess":
+        return ""
+    if said.kind not in _OVER_ITS_OWN_STREAM:
+        return f"a program of the kind {said.kind} needs sockets and files of this machine"
+    if said.runtime_tools != "off":
+        return "tools of its own would act on the server's files, which no rule here knows"
+    return ""

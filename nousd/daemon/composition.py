@@ -13,7 +13,7 @@ from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.config.settings import Settings
@@ -37,6 +37,11 @@ from nousd.tools.mcp.server import Surroundings
 if TYPE_CHECKING:
     from nousd.extensions.loaded import Extensions
     from nousd.providers.models.catalog import Models
+
+_LOG_INS: Final = (
+    *(".claude", ".claude.json", ".codex", ".gemini", ".config/opencode", ".local/share/opencode"),
+)
+"""Where agent programs keep log-ins in the user's HOME."""
 
 
 @asynccontextmanager
@@ -95,6 +100,11 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
 
 def _agents(settings: Settings, around: AgentSurroundings) -> Mapping[str, MakeRuntime]:
     """Return the runtimes that drive agent programs, by name; each is imported when it is used."""
+    from nousd.runtimes.agents.spaces import ephemeral_folder, remove_leftovers
+
+    folder = ephemeral_folder(locations.runtimes_folder(settings.state_dir))
+    left = tuple(folder.iterdir()) if folder.is_dir() else ()
+    around.nursery.start_soon(remove_leftovers, left)
     return {
         configured.name: partial(_agent, configured, settings, around)
         for configured in settings.runtimes
@@ -104,24 +114,47 @@ def _agents(settings: Settings, around: AgentSurroundings) -> Mapping[str, MakeR
 def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurroundings) -> Runtime:
     from nousd.runtimes.agents.agent_runtime import AgentRuntime
     from nousd.runtimes.agents.guest import Guest
+    from nousd.runtimes.agents.spaces import Spaces
 
     kind = import_module(f"nousd.runtimes.agents.{configured.kind}.agent")
     passed_on = _passed_on(kind.PASSED_ON, configured)
+    spaces = Spaces(
+        locations.runtimes_folder(settings.state_dir),
+        configured.name,
+        configured.isolation,
+        kind.OF_THE_USER.without_keys(configured.env),
+    )
     agent: Agent = kind.AGENT(configured.name, configured.command, passed_on)
     covered = [
         settings.state_dir,
         locations.default_config_file().parent,
         *(settings.config_file, settings.socket, settings.events_socket, settings.http_socket),
     ]
-    guest = Guest(partial(shutil.which, "bwrap"), tuple(filter(None, covered)))
+    guest = Guest(partial(shutil.which, "bwrap"), tuple(filter(None, covered)), _log_ins())
     return AgentRuntime(
-        agent, guest, around, own_tools=configured.runtime_tools, models=configured.models
+        agent,
+        guest,
+        around,
+        spaces,
+        own_tools=configured.runtime_tools,
+        mode=configured.mode,
+        models=configured.models,
     )
 
 
+def _log_ins() -> tuple[Path, ...]:
+    """Return where agent programs keep the user's own log-ins, as far as they are known."""
+    usual = (Path.home() / name for name in _LOG_INS)
+    chosen = (os.environ.get(name) for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"))
+    return (*usual, *(Path(folder) for folder in chosen if folder))
+
+
 def _passed_on(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
-    """Return the variables of the daemon's environment that an agent program receives."""
-    named = dict.fromkeys((*names, *configured.env))
+    """Return the variables of the daemon's environment that an agent program receives. One on a server
+    needs none: what is started here only reaches it.
+    """
+    own = () if configured.mode == "server_side" else names
+    named = dict.fromkeys((*own, *configured.env))
     return {name: os.environ[name] for name in named if name in os.environ}
 
 

@@ -73,6 +73,11 @@ def http_links_folder(state_dir: Path) -> Path:
     return state_dir / "http-links"
 
 
+def runtimes_folder(state_dir: Path) -> Path:
+    """Return the folder in a state directory in which agent programs have files of their own."""
+    return state_dir / "runtimes"
+
+
 def user_instructions_file() -> Path:
     """Return the path of the user's own instructions to models, which need not exist."""
     return default_config_file().with_name("AGENTS.md")

@@ -206,6 +206,11 @@ class AgentHost(TurnHost, Protocol):
         ...
 
     @property
+    def runtime_namespace(self) -> str:
+        """Whose log-in the session's program uses."""
+        ...
+
+    @property
     def agent_session(self) -> AgentSessionFacts | None:
         """The program's session that the log knows of, of whatever runtime."""
         ...
@@ -282,8 +287,8 @@ class Runtime(Protocol):
         """
         ...
 
-    def auth_facts(self) -> AuthFacts:
-        """Return whether its program is logged in. Blocks."""
+    def auth_facts(self, namespace: str) -> AuthFacts:
+        """Return whether its program is logged in for a namespace. Blocks."""
         ...
 
     @property

@@ -40,7 +40,7 @@ class Puppet:
     def forget(self, session_id: str) -> None:
         """Nothing is kept."""
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, namespace: str) -> AuthFacts:
         return AuthFacts(is_logged_in=True, instructions="nothing is needed")
 
     async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:

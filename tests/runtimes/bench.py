@@ -18,6 +18,7 @@ from nousd.providers.mock.provider import MockProvider
 from nousd.runtimes.agents.agent_runtime import AgentRuntime
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, OwnTools
+from nousd.runtimes.agents.spaces import Spaces
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.wire.objects.entries import PermissionMode
 from tests.harness.daemon import Client, Daemon, Event, Events, Payload, memory_daemon, of_type
@@ -82,9 +83,12 @@ async def runtime_bench(
     def make(around: AgentSurroundings) -> dict[str, MakeRuntime]:
         bubblewrap = None if own_tools == "off" else shutil.which("bwrap")
         bare = Guest(lambda: bubblewrap, ())
+        spaces = Spaces(workdir.with_name("spaces"), agent.name)
 
         def runtime() -> AgentRuntime:
-            return AgentRuntime(agent, guest or bare, around, own_tools=own_tools, models=models)
+            return AgentRuntime(
+                agent, guest or bare, around, spaces, own_tools=own_tools, models=models
+            )
 
         return {agent.name: runtime}
 

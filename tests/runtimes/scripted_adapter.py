@@ -147,7 +147,7 @@ class ScriptedAgent:
         )
         self.memory = memory
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
         return AuthFacts(is_logged_in=True, instructions="nothing is needed")
 
     def command(self, start: Start, resume: Resume) -> Sequence[str]:

@@ -16,6 +16,8 @@ from nousd.runtimes.agents import lives
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
 from nousd.runtimes.agents.lives import LIVES_MAX, Lives
+from nousd.runtimes.agents.programs import Programs
+from nousd.runtimes.agents.spaces import Spaces
 from tests.harness.daemon import WAIT_SECONDS
 from tests.runtimes.bench import runtime_bench
 from tests.runtimes.scripted_adapter import ScriptedAgent
@@ -68,10 +70,11 @@ async def outside(_session_id: str, _call: AgentCall) -> None:
 @asynccontextmanager
 async def living(agent: QuietAgent) -> AsyncIterator[Lives]:
     async with trio.open_nursery() as nursery:
+        programs = Programs(agent, Guest(lambda: None, ()), Spaces(agent.memory, agent.name))
         yield Lives(
             agent,
             nursery,
-            Guest(lambda: None, ()),
+            programs,
             contain=contained,
             record_outside=outside,
             redact=str,

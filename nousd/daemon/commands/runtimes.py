@@ -47,26 +47,35 @@ async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Re
 
 
 async def get_auth_status(services: Services, command: commands.GetAuthStatus) -> Reply:
-    """Look whether a runtime's program is logged in."""
+    """Look whether a runtime's program is logged in for a namespace."""
     runtime = services.run_services.runtimes.named(command.runtime)
     return responses.AuthStatus(
         runtime=runtime.name,
+        namespace=command.namespace,
         auth_model=runtime.capabilities.auth_model,
-        auth=await trio.to_thread.run_sync(runtime.auth_facts),
+        auth=await trio.to_thread.run_sync(runtime.auth_facts, command.namespace),
     )
 
 
 def _summary(
     runtime: Runtime, configured: ConfiguredRuntime | None, *, is_default: bool
 ) -> RuntimeSummary:
-    return RuntimeSummary(
+    summary = RuntimeSummary(
         name=runtime.name,
         is_default=is_default,
         capabilities=runtime.capabilities,
-        kind=UNSET if configured is None else configured.kind,
         version=runtime.version,
-        command=UNSET if configured is None else configured.command,
         models=runtime.models or UNSET,
+    )
+    if configured is None:
+        return summary
+    return msgspec.structs.replace(
+        summary,
+        kind=configured.kind,
+        command=configured.command,
+        runtime_tools=configured.runtime_tools,
+        isolation=configured.isolation,
+        mode=configured.mode,
     )
 
 

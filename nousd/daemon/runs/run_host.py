@@ -52,6 +52,7 @@ from nousd.wire.events.base import EndStatus, TurnKey
 from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
 from nousd.wire.objects.run_options import RunOptions, ToolChoice
+from nousd.wire.objects.runtimes import DEFAULT_NAMESPACE
 
 _CONFLICT_SECONDS: Final = 1.0
 """Minimum time between two reports that another run was refused because of this one."""
@@ -390,6 +391,11 @@ class RunHost(DeliveringHost):
         """See ``AgentHost.agent_thinking``."""
         level = self.live.state.thinking
         return level if level in self.runtime.capabilities.thinking_levels else ""
+
+    @property
+    def runtime_namespace(self) -> str:
+        """See ``AgentHost.runtime_namespace``."""
+        return self.live.state.runtime_namespace or DEFAULT_NAMESPACE
 
     @property
     def agent_session(self) -> AgentSessionFacts | None:

@@ -21,7 +21,9 @@ from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, OwnTools, Resume, Start
 from nousd.runtimes.agents.lives import Lives
 from nousd.runtimes.agents.owned_tools import OwnedTools, offered
+from nousd.runtimes.agents.programs import Programs
 from nousd.runtimes.agents.raw_lines import cleaned
+from nousd.runtimes.agents.spaces import Spaces
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.agents.time_limits import PLACE_SECONDS
 from nousd.runtimes.calls.host import RuntimeOpinion
@@ -33,7 +35,7 @@ from nousd.wire.codec.canonical_json import digest, expressible
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import ToolCall
-from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+from nousd.wire.objects.runtimes import AuthFacts, IsolationMode, RuntimeCapabilities
 
 _ANEW: Final = "send the message again, or resume the session: the program is started anew"
 
@@ -48,7 +50,9 @@ class AgentRuntime:
 
     Args:
         guest: how its programs are started.
-        own_tools: whether the program's own tools are off, or asked about.
+        spaces: where its programs keep their files.
+        own_tools: the use of the program's own tools.
+        mode: as for ``Programs``.
         models: those that the settings name; if they name none, the program's.
     """
 
@@ -59,19 +63,22 @@ class AgentRuntime:
         agent: Agent,
         guest: Guest,
         around: AgentSurroundings,
+        spaces: Spaces,
         *,
         own_tools: OwnTools = "off",
+        mode: IsolationMode = "subprocess",
         models: tuple[str, ...] = (),
     ) -> None:
         self._configured_models = models
         self._told_models: tuple[str, ...] = ()
         self._own_tools = own_tools
         self._agent = agent
+        self._programs = Programs(agent, guest, spaces, mode)
         self._contain = around.contain
         self._lives = Lives(
             agent,
             around.nursery,
-            guest,
+            self._programs,
             contain=around.contain,
             record_outside=self._record_outside,
             redact=around.secrets.redact_output,
@@ -98,9 +105,13 @@ class AgentRuntime:
         """See ``Runtime.models``."""
         return self._configured_models or self._told_models
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, namespace: str) -> AuthFacts:
         """See ``Runtime.auth_facts``."""
-        return self._agent.auth_facts()
+        facts = self._programs.auth_facts(namespace)
+        if facts.account is UNSET:
+            return facts
+        account = self._secrets.redact_output(facts.account)
+        return msgspec.structs.replace(facts, account=account)
 
     def forget(self, session_id: str) -> None:
         """See ``Runtime.forget``: the program that serves it ends."""
@@ -121,14 +132,15 @@ class AgentRuntime:
             failure.raw = cleaned(failure.raw, self._secrets)
             if isinstance(failure, AgentFailed):
                 failure.message = f"the agent program {self.name} failed"
-            hint = failure.hint or await self._hint(failure)
+            hint = failure.hint or await self._hint(failure, host.runtime_namespace)
             failure.hint = self._secrets.redact_output(hint)
             raise
 
-    async def _hint(self, failure: RunFailed) -> str:
+    async def _hint(self, failure: RunFailed, namespace: str) -> str:
         """Return the next step after a failure that names none; empty if nobody knows one."""
         if failure.category == "authentication":
-            return (await trio.to_thread.run_sync(self.auth_facts)).instructions
+            facts = await trio.to_thread.run_sync(self.auth_facts, namespace)
+            return facts.instructions
         return _ANEW if isinstance(failure, AgentFailed) else ""
 
     async def _take_turn(self, host: AgentHost) -> None:
@@ -169,6 +181,7 @@ class AgentRuntime:
             tools=offered(self._tools, active),
             own_tools=self._own_tools,
             thinking=host.agent_thinking,
+            namespace=host.runtime_namespace,
         )
 
     async def _life(self, host: AgentHost, start: Start) -> AgentLife:
@@ -196,6 +209,7 @@ class AgentRuntime:
     def _goes_on(self, known: AgentSessionFacts, start: Start) -> bool:
         return (
             self.capabilities.resume_model == "native"
+            and self._programs.keeps_sessions(start.namespace)
             and known.basis == self._agent.session_basis(start)
         )
 
@@ -256,7 +270,7 @@ class AgentRuntime:
             "instructions": start.instructions,
             "tools": msgspec.to_builtins(start.tools),
             "command": list(self._agent.command(start, Resume("new"))),
-            "variables": sorted(self._agent.variables(start)),
+            **self._programs.facts(start),
         }
         data = encode_json(expressible(told))
         await host.stream(

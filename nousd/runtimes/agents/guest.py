@@ -3,15 +3,21 @@
 The program is the user's own and may see what the user sees, its log-in among it. What is ours is
 covered: the state folder with log and tokens, the sockets, the settings. So it can neither approve its
 own calls, nor read keys of other programs. It has processes of its own, and dies with its first one.
+
+A program with a HOME of ours sees that one of our folders, and not what agent programs keep in the
+user's own. What it makes is private, also where nothing is covered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from nousd.errors import AgentFailed
+
+_PRIVATE: Final = ("/bin/sh", "-c", 'umask 077 && exec "$0" "$@"')
+"""Starts a program whose files only this user can read, unless it says otherwise itself."""
 
 
 class Guest(NamedTuple):
@@ -20,42 +26,55 @@ class Guest(NamedTuple):
     Args:
         bubblewrap: finds bubblewrap; None if there is none.
         covered: files and folders of ours; those that exist are empty for the program.
+        of_the_user: files and folders in which agent programs keep log-ins of the user; covered as well
+            for a program that has a HOME of ours.
     """
 
     bubblewrap: Callable[[], str | None]
     covered: tuple[Path, ...]
+    of_the_user: tuple[Path, ...] = ()
 
-    def argv(self, argv: Sequence[str], workdir: Path, *, has_tools: bool) -> list[str]:
+    def argv(
+        self, argv: Sequence[str], workdir: Path, *, has_tools: bool, home: Path | None = None
+    ) -> list[str]:
         """Return the command line that starts a program as a guest.
 
         Without bubblewrap nothing is covered: then a program is started only if it has no tools of its
         own, with which it could look.
 
+        Args:
+            home: the HOME of ours that it has.
+
         Raises:
-            AgentFailed: it could look, or the workspace is in a covered folder.
+            AgentFailed: it could look, or the workspace, or its own file, is in a covered folder.
         """
+        inside = list(argv) if home is None else [*_PRIVATE, *argv]
         program = self.bubblewrap()
         if program is None:
             if not has_tools or not self.covered:
-                return list(argv)
+                return inside
             raise AgentFailed(
                 "it could read the daemon's own files with tools of its own, because there is no"
                 " bubblewrap here",
                 hint="install bubblewrap; or set runtime_tools = off, for a program that heeds it",
             )
-        there = {path.resolve() for path in self.covered if path.exists()}
+        hidden = self.covered if home is None else (*self.covered, *self.of_the_user)
+        there = {path.resolve() for path in hidden if path.exists()}
         covered = [path for path in there if there.isdisjoint(path.parents)]
         for path in covered:
             if workdir.is_relative_to(path):
                 raise AgentFailed(f"the workspace is in {path}, which the agent must not see")
+            if Path(argv[0]).resolve().is_relative_to(path):
+                raise AgentFailed(f"its program is in {path}, which it must not see")
         return [
             *(program, "--dev-bind", "/", "/"),
             *(word for path in covered for word in _cover(path)),
             # Root could take the covers away.
             *("--cap-drop", "ALL"),
+            *(() if home is None else ("--bind", str(home), str(home))),
             *("--unshare-pid", "--proc", "/proc", "--die-with-parent", "--new-session"),
             *("--chdir", str(workdir), "--"),
-            *argv,
+            *inside,
         ]
 
 

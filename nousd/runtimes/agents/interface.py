@@ -21,7 +21,12 @@ from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Entry, StopReason, Usage
-from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
+from nousd.wire.objects.runtimes import (
+    DEFAULT_NAMESPACE,
+    AuthFacts,
+    RuntimeCapabilities,
+    RuntimeTools,
+)
 from nousd.wire.objects.todos import Todo
 
 ResumeKind = Literal["new", "native", "reconstruct"]
@@ -34,8 +39,10 @@ OUTSIDE: Final = ToolResult("no_active_run: no run is open, so nothing was run",
 _OUTSIDE_MAX: Final = 20
 """Calls between two turns that are recorded; further ones are only refused."""
 
-OwnTools = Literal["off", "ask"]
-"""The use of a program's own tools: not offered, or each call is asked about."""
+OwnTools = RuntimeTools
+"""The use of a program's own tools: not offered; only those that it asks about; all of them, and only
+what it asks about is judged.
+"""
 
 
 class AgentTool(msgspec.Struct, frozen=True):
@@ -67,8 +74,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         model: the agent's name of a model; empty for its own default.
         instructions: the user's and the project's, for the program's system prompt.
         tools: ours, which the program is offered.
-        own_tools: whether the program's own tools are off, or asked about.
+        own_tools: the use of the program's own tools.
         thinking: one of the runtime's levels; empty for the program's own.
+        namespace: whose log-in the program uses.
     """
 
     workdir: Path
@@ -77,6 +85,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[AgentTool, ...]
     own_tools: OwnTools = "off"
     thinking: str = ""
+    namespace: str = DEFAULT_NAMESPACE
 
 
 class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,8 +296,10 @@ class Agent(Protocol):
         """The capabilities of the program through this adapter."""
         ...
 
-    def auth_facts(self) -> AuthFacts:
-        """Return whether the program is logged in, by its own files and variables. Blocks."""
+    def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
+        """Return whether a program with this environment is logged in, by its own files and variables.
+        Blocks.
+        """
         ...
 
     def session_basis(self, start: Start) -> str:

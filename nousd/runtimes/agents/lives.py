@@ -18,13 +18,11 @@ import trio
 
 from nousd.errors import AgentFailed, NousdError
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
-from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, Resume, Start
+from nousd.runtimes.agents.programs import Programs
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.time_limits import BEGIN_SECONDS, IDLE_SECONDS, PLACE_SECONDS
-from nousd.tools.environment import allowed_environment
-from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
-from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.process.line_conversation import LineBounds, LineConversation
 
 LIVES_MAX: Final = 16
 """Programs of one kind that there are at a time; the one that was not used for longest gives way."""
@@ -56,7 +54,7 @@ class Lives:
         self,
         agent: Agent,
         nursery: trio.Nursery,
-        guest: Guest,
+        programs: Programs,
         *,
         contain: Contain,
         record_outside: Callable[[str, AgentCall], Awaitable[None]],
@@ -64,7 +62,7 @@ class Lives:
     ) -> None:
         self._agent = agent
         self._nursery = nursery
-        self._guest = guest
+        self._programs = programs
         self._contain = contain
         self._record_outside = record_outside
         self._redact = redact
@@ -186,14 +184,9 @@ class Lives:
         Raises:
             AgentFailed: it cannot be started.
         """
-        env = {**allowed_environment(), **self._agent.variables(start)}
-        argv = found_program(self._agent.command(start, resume), env, AgentFailed)
-        can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
-        has_tools = start.own_tools != "off" or not can_be_without
-        inside = self._guest.argv(argv, start.workdir, has_tools=has_tools)
         try:
             with trio.CancelScope() as scope:
-                async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
+                async with self._programs.started(start, resume) as process:
                     conversation = LineConversation(
                         f"agent {self._agent.name}",
                         process,

@@ -117,7 +117,7 @@ class NativeRuntime:
     models: tuple[str, ...] = ()
     """See ``Runtime.models``."""
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, _namespace: str) -> AuthFacts:
         """See ``Runtime.auth_facts``: it has no program."""
         return AuthFacts(
             is_logged_in=True,

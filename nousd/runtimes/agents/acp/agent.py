@@ -11,6 +11,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.spaces import OfTheUser
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
 
@@ -21,6 +22,8 @@ PASSED_ON: Final = (
 """Variables of the daemon's environment that the program receives, where they are set. None has a key:
 those that it needs are named in the settings.
 """
+
+OF_THE_USER: Final = OfTheUser(folders=frozenset(name for name in PASSED_ON if name[:4] == "XDG_"))
 
 
 class Acp:
@@ -53,7 +56,7 @@ class Acp:
         """See ``Agent.variables``."""
         return self._passed_on
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, _environment: Mapping[str, str]) -> AuthFacts:
         """See ``Agent.auth_facts``: where a program keeps its log-in, the protocol does not say."""
         return AuthFacts(instructions=f"log in with the words of {self._program[0]} itself")
 

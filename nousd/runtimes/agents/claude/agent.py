@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,7 @@ from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.claude.life import ClaudeLife
 from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.runtimes.agents.mcp_tools import SERVER
+from nousd.runtimes.agents.spaces import OfTheUser
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
 
@@ -23,12 +25,27 @@ PASSED_ON: Final = (
 )
 """Variables of the daemon's environment that the program receives, where they are set."""
 
+_KEYS: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+
+OF_THE_USER: Final = OfTheUser(frozenset(_KEYS), frozenset({"CLAUDE_CONFIG_DIR"}))
+
+_SETTINGS_BYTES_MAX: Final = 16 * 1024 * 1024
+_ADDRESS: Final = r"[^\s@]{1,100}@[^\s@]{1,150}"
+
 _QUIET: Final = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     "DISABLE_AUTOUPDATER": "1",
     "DISABLE_ERROR_REPORTING": "1",
     "DISABLE_TELEMETRY": "1",
 }
+
+
+class _Account(msgspec.Struct):
+    address: str = msgspec.field(name="emailAddress", default="")
+
+
+class _Settings(msgspec.Struct):
+    account: _Account | None = msgspec.field(name="oauthAccount", default=None)
 
 
 class Claude:
@@ -45,6 +62,7 @@ class Claude:
         supports_parallel_tool_calls=False,
         max_outstanding_tool_calls=1,
         thinking_levels=("low", "medium", "high"),
+        supported_isolation_modes=("subprocess", "server_side"),
     )
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
@@ -72,16 +90,19 @@ class Claude:
         """See ``Agent.variables``."""
         return {**_QUIET, **self._passed_on}
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
         """See ``Agent.auth_facts``."""
-        folder = self._passed_on.get("CLAUDE_CONFIG_DIR") or Path("~/.claude").expanduser()
+        home = Path(environment.get("HOME", "~")).expanduser()
+        chosen = environment.get("CLAUDE_CONFIG_DIR")
+        folder = Path(chosen) if chosen else home / ".claude"
         return auth_facts(
             self._program,
-            self._passed_on,
-            keys=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-            file=Path(folder) / ".credentials.json",
+            environment,
+            keys=_KEYS,
+            file=folder / ".credentials.json",
             login=("auth", "login"),
             logout=("auth", "logout"),
+            account=_account((folder if chosen else home) / ".claude.json"),
         )
 
     def session_basis(self, start: Start) -> str:  # noqa: ARG002
@@ -91,6 +112,17 @@ class Claude:
     def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> ClaudeLife:
         """See ``Agent.life``."""
         return ClaudeLife(start, resume, write, nursery)
+
+
+def _account(file: Path) -> str:
+    """Return the account that the program names in its settings, which have no keys; empty if none."""
+    try:
+        with file.open("rb") as settings:
+            known = msgspec.json.decode(settings.read(_SETTINGS_BYTES_MAX), type=_Settings)
+    except (OSError, msgspec.DecodeError):
+        return ""
+    address = known.account.address if known.account is not None else ""
+    return address if re.fullmatch(_ADDRESS, address) else ""
 
 
 AGENT: Final = Claude

@@ -14,6 +14,7 @@ from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.codex.life import CodexLife
 from nousd.runtimes.agents.codex.told import program_settings
 from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.spaces import OfTheUser
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
@@ -23,6 +24,10 @@ PASSED_ON: Final = (
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
 )
 """Variables of the daemon's environment that the program gets, where they are set."""
+
+_KEYS: Final = ("CODEX_API_KEY", "OPENAI_API_KEY")
+
+OF_THE_USER: Final = OfTheUser(frozenset(_KEYS), frozenset({"CODEX_HOME"}))
 
 
 class Codex:
@@ -39,6 +44,7 @@ class Codex:
         reconstruct_model="structured",
         steer_model="in_turn",
         thinking_levels=("low", "medium", "high"),
+        supported_isolation_modes=("subprocess", "server_side"),
     )
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
@@ -55,13 +61,14 @@ class Codex:
         """See ``Agent.variables``."""
         return self._passed_on
 
-    def auth_facts(self) -> AuthFacts:
-        """See ``Agent.auth_facts``."""
-        folder = self._passed_on.get("CODEX_HOME") or Path("~/.codex").expanduser()
+    def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
+        """See ``Agent.auth_facts``. Its account is told in no other file than that with its keys."""
+        home = Path(environment.get("HOME", "~")).expanduser()
+        folder = environment.get("CODEX_HOME") or home / ".codex"
         return auth_facts(
             self._program,
-            self._passed_on,
-            keys=("CODEX_API_KEY", "OPENAI_API_KEY"),
+            environment,
+            keys=_KEYS,
             file=Path(folder) / "auth.json",
             login=("login",),
             logout=("logout",),

@@ -1,0 +1,119 @@
+"""Starts the programs of one runtime: each as a guest, with the files and variables of its namespace."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from nousd.errors import AgentFailed
+from nousd.runtimes.agents.guest import Guest
+from nousd.runtimes.agents.interface import Agent, Resume, Start
+from nousd.runtimes.agents.spaces import Spaces
+from nousd.tools.process.line_conversation import found_program
+from nousd.tools.process.supervisor import Conversation, supervised_conversation
+from nousd.wire.objects.runtimes import AuthFacts, IsolationMode
+
+_ROOT: Final = Path("/")
+_NO_HOME: Final = Path(os.devnull)
+
+_NOTHING_KEPT: Final = (
+    "a log-in is not kept at the level ephemeral: name the variable of a key in env"
+)
+_ON_A_SERVER: Final = "the server that runs the program keeps the log-in"
+
+
+class Programs:
+    """The programs of one runtime.
+
+    Args:
+        guest: what is covered for them.
+        spaces: where they keep their files.
+        mode: whether the program runs here, or what is started here only reaches a server that runs it.
+    """
+
+    def __init__(
+        self, agent: Agent, guest: Guest, spaces: Spaces, mode: IsolationMode = "subprocess"
+    ) -> None:
+        self._agent = agent
+        self._guest = guest
+        self._spaces = spaces
+        self._mode = mode
+
+    @asynccontextmanager
+    async def started(self, start: Start, resume: Resume) -> AsyncIterator[Conversation]:
+        """Run a program; it has ended, with all that it started, when the block is left.
+
+        Raises:
+            AgentFailed: it is missing, or may not be started.
+            OSError: it cannot be started.
+        """
+        async with self._spaces.opened(start.namespace) as home:
+            env = self._environment(start, home)
+            argv = found_program(self._agent.command(start, resume), env, AgentFailed)
+            can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
+            has_tools = start.own_tools != "off" or not can_be_without
+            inside = self._guest.argv(argv, start.workdir, has_tools=has_tools, home=home)
+            async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
+                yield process
+
+    def keeps_sessions(self, namespace: str) -> bool:
+        """Return whether a later life finds what an earlier one has left."""
+        return self._spaces.level(namespace) != "ephemeral"
+
+    def facts(self, start: Start) -> dict[str, object]:
+        """Return what decides where a program of this start is at home, without values of variables."""
+        withheld = self._spaces.withheld(start.namespace)
+        return {
+            "namespace": start.namespace,
+            "isolation": self._spaces.level(start.namespace),
+            "variables": sorted(self._agent.variables(start).keys() - withheld),
+        }
+
+    def auth_facts(self, namespace: str) -> AuthFacts:
+        """Return whether the program is logged in there, and the words that change it. Blocks."""
+        level, home = self._spaces.level(namespace), self._spaces.home(namespace)
+        if self._mode == "server_side":
+            return AuthFacts(instructions=_ON_A_SERVER, isolation=level)
+        start = Start(workdir=_ROOT, model="", instructions="", tools=(), namespace=namespace)
+        # A life's own HOME is empty when it begins.
+        environment = self._environment(start, _NO_HOME if level == "ephemeral" else home)
+        facts = self._agent.auth_facts(environment)
+        if level == "ephemeral":
+            return msgspec.structs.replace(
+                facts, login=(), logout=(), instructions=_NOTHING_KEPT, isolation=level
+            )
+        prefix = self._prefix(namespace, home, environment)
+        facts = msgspec.structs.replace(
+            facts,
+            login=(*prefix, *facts.login) if facts.login else (),
+            logout=(*prefix, *facts.logout) if facts.logout else (),
+            isolation=level,
+        )
+        return facts if home is None else _at_home(facts, self._agent.name, namespace, home)
+
+    def _prefix(
+        self, namespace: str, home: Path | None, environment: Mapping[str, str]
+    ) -> tuple[str, ...]:
+        """Return the words in front of a command line that make it use the files of a namespace."""
+        if home is None:
+            changed = self._spaces.user_folders(environment)
+            return (
+                ("env", *[f"{name}={value}" for name, value in changed.items()]) if changed else ()
+            )
+        withheld = sorted(self._spaces.withheld(namespace))
+        return ("env", *[word for name in withheld for word in ("-u", name)], f"HOME={home}")
+
+    def _environment(self, start: Start, home: Path | None) -> dict[str, str]:
+        return self._spaces.environment(start.namespace, home, self._agent.variables(start))
+
+
+def _at_home(facts: AuthFacts, runtime: str, namespace: str, home: Path) -> AuthFacts:
+    """Return the facts about a log-in in a HOME of ours."""
+    own = f"run nousctl runtime login {runtime} --namespace {namespace} in a terminal"
+    instructions = own if facts.login else f"{facts.instructions}, with HOME={home}"
+    return msgspec.structs.replace(facts, home=str(home), instructions=instructions)
