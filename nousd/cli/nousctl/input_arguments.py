@@ -97,6 +97,7 @@ PROMPTED: Final = Argument(
 RUNTIME: Final = Argument(
     "runtime", Annotated[str, typer.Argument(metavar="RUNTIME", help="Its name.")], ...
 )
+NAMESPACE: Final = option("namespace", "--namespace", "Whose log-in. [default: default, your own]")
 
 SESSION: Final = option(
     "session_id",

@@ -1,7 +1,7 @@
 """``nousctl runtime login|logout|doctor``: what is done with the agent program itself.
 
-The program's own words log in and out, in this terminal and with its own files, so that no key passes
-through the daemon.
+The program's own words log in and out, in this terminal and with the files of the namespace, so that no
+key passes through the daemon.
 """
 
 from __future__ import annotations
@@ -12,35 +12,43 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from nousd.cli.client_options import Options
-from nousd.cli.nousctl.input_arguments import RUNTIME
+from nousd.cli.nousctl.input_arguments import NAMESPACE, RUNTIME
 from nousd.cli.nousctl.rows import Watch
 from nousd.cli.output import DONE, FAILED, say
 from nousd.client.blocking import Connection
 
 _VERSION_SECONDS: Final = 20.0
+_PRIVATE: Final = 0o077
+_WHICH: Final = (RUNTIME, NAMESPACE)
 
 
 def _login(options: Options, values: dict[str, Any]) -> int:
-    return _run_own(options, values["runtime"], "login")
+    return _run_own(options, values, "login")
 
 
 def _logout(options: Options, values: dict[str, Any]) -> int:
-    return _run_own(options, values["runtime"], "logout")
+    return _run_own(options, values, "logout")
 
 
-def _run_own(options: Options, runtime: str, what: Literal["login", "logout"]) -> int:
+def _run_own(options: Options, values: dict[str, Any], what: Literal["login", "logout"]) -> int:
     with options.connect() as daemon:
-        status = _asked(daemon, "get_auth_status", runtime=runtime)["auth"]
+        status = _asked(daemon, "get_auth_status", **values)["auth"]
     words = status.get(what)
     if not words:
-        print(f"{runtime}: {status['instructions']}", file=sys.stderr)
+        print(f"{values['runtime']}: {status['instructions']}", file=sys.stderr)
         return FAILED
+    if "home" in status:
+        from nousd.runtime_paths.folders import prepare_own_folder
+
+        prepare_own_folder(Path(status["home"]), "runtime's folder")
     print(f"running {shlex.join(words)}", file=sys.stderr)
     try:
-        return subprocess.run(words, check=False).returncode
+        umask = _PRIVATE if "home" in status else -1
+        return subprocess.run(words, check=False, umask=umask).returncode
     except OSError as error:
         print(f"{words[0]}: {error.strerror}", file=sys.stderr)
         return FAILED
@@ -51,7 +59,7 @@ def _doctor(options: Options, values: dict[str, Any]) -> int:
     with options.connect() as daemon:
         listed = _asked(daemon, "get_runtimes")["runtimes"]
         found = [runtime for runtime in listed if runtime["name"] == name]
-        auth = _asked(daemon, "get_auth_status", runtime=name)["auth"]
+        auth = _asked(daemon, "get_auth_status", **values)["auth"]
     (runtime,) = found
     is_well = True
     if "command" in runtime:
@@ -62,7 +70,10 @@ def _doctor(options: Options, values: dict[str, Any]) -> int:
             say(f"version  {_version([program, *runtime['command'][1:]])}")
         covered = shutil.which("bwrap") is not None
         say("guest    " + ("bubblewrap covers our files" if covered else "no bubblewrap"))
-    words = {True: "there is one", False: f"none: {auth['instructions']}", None: "cannot be seen"}
+    if "isolation" in auth:
+        say(f"files    {auth['isolation']}{', in ' + auth['home'] if 'home' in auth else ''}")
+    there = f"there is one{' of ' + auth['account'] if 'account' in auth else ''}"
+    words = {True: there, False: f"none: {auth['instructions']}", None: "cannot be seen"}
     say(f"log-in   {words[auth.get('is_logged_in')]}")
     return DONE if is_well and auth.get("is_logged_in") is not False else FAILED
 
@@ -89,9 +100,7 @@ def _asked(daemon: Connection, command: str, **payload: Any) -> Any:
 
 
 RUNTIME_PROGRAMS: Final[dict[str, Watch]] = {
-    "runtime_login": Watch(
-        "Log in to a runtime's program, with its own words.", (RUNTIME,), _login
-    ),
-    "runtime_logout": Watch("Log out of a runtime's program.", (RUNTIME,), _logout),
-    "runtime_doctor": Watch("Look whether a runtime can be used.", (RUNTIME,), _doctor),
+    "runtime_login": Watch("Log in to a runtime's program, with its own words.", _WHICH, _login),
+    "runtime_logout": Watch("Log out of a runtime's program.", _WHICH, _logout),
+    "runtime_doctor": Watch("Look whether a runtime can be used.", _WHICH, _doctor),
 }

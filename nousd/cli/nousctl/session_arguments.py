@@ -102,6 +102,11 @@ NEW_SESSION: Final = (
     ),
     option("provider", "--provider", "Provider of the model; alone: its default model."),
     option("runtime", "--runtime", "Runtime that carries out its runs."),
+    option(
+        "runtime_namespace",
+        "--runtime-namespace",
+        "Whose log-in the runtime's program uses, such as user:anna. [default: your own]",
+    ),
     _SAMPLING,
     _RULES,
 )

@@ -18,6 +18,7 @@ from nousd.cli.nousctl.input_arguments import (
     CLIENT,
     EXPECTED_RUN,
     MAYBE_SESSION,
+    NAMESPACE,
     ONLY_SESSION,
     PROMPT,
     QUEUED,
@@ -244,7 +245,7 @@ VERBS: Final[dict[str, Verb]] = {
     ),
     "runtimes": Verb("get_runtimes", "List the runtimes that sessions can work with.", ()),
     "auth_status": Verb(
-        "get_auth_status", "Tell whether a runtime's program is logged in.", (RUNTIME,)
+        "get_auth_status", "Tell whether a runtime's program is logged in.", (RUNTIME, NAMESPACE)
     ),
     "thinking": Verb(
         "set_thinking",

@@ -85,7 +85,7 @@ def _state(payload: Payload) -> Iterator[str]:
         yield f"outside   asked about until {local_time(payload['override']['expires_at'])}"
     yield f"model     {payload['provider']} {payload['model']}"
     if "runtime" in payload:
-        yield f"runtime   {payload['runtime']}"
+        yield f"runtime   {payload['runtime']}{_of_namespace(payload)}"
     if "thinking" in payload:
         yield f"thinking  {payload['thinking']}"
     yield f"waiting   {counts['steer']} steer, {counts['follow_up']} follow-up"
@@ -229,6 +229,10 @@ def _head(waiting: Payload) -> str:
     return f"{waiting['kind']}{sender}"
 
 
+def _of_namespace(payload: Payload) -> str:
+    return f" for {payload['runtime_namespace']}" if "runtime_namespace" in payload else ""
+
+
 def _runtimes(payload: Payload) -> Iterator[str]:
     for runtime in payload["runtimes"]:
         mark = "*" if runtime["is_default"] else " "
@@ -237,14 +241,20 @@ def _runtimes(payload: Payload) -> Iterator[str]:
         if "command" in runtime:
             found = runtime.get("program", "not found")
             yield f"    {' '.join(runtime['command'])}: {found}"
+            tools, level, mode = (runtime[key] for key in ("runtime_tools", "isolation", "mode"))
+            yield f"    own tools {tools}, files {level}, mode {mode}"
 
 
 def _auth_status(payload: Payload) -> Iterator[str]:
     status = payload["auth"]
     words = {True: "logged in", False: "not logged in", None: "its log-in cannot be seen"}
-    yield f"{payload['runtime']}: {words[status.get('is_logged_in')]}"
+    of = f" as {status['account']}" if "account" in status else ""
+    where = f" for {payload['namespace']}" if payload["namespace"] != "default" else ""
+    yield f"{payload['runtime']}{where}: {words[status.get('is_logged_in')]}{of}"
     for name, is_there in status.get("details", {}).items():
         yield f"    {name}: {'there' if is_there else 'missing'}"
+    if "home" in status:
+        yield f"    files in {status['home']}"
     if not status.get("is_logged_in"):
         yield f"    {status['instructions']}"
 

@@ -46,6 +46,7 @@ def _state(row: Payload) -> str:
     unread = ", unread" if row.get("unread") else ""
     ends = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""
     runtime = f", runs by {row['runtime']}" if "runtime" in row else ""
+    runtime += f" for {row['runtime_namespace']}" if "runtime_namespace" in row else ""
     return f"{row['run_state']}{name}{source}{of}{runtime}{unread}{archived}{ends}"
 
 
