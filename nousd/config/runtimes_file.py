@@ -62,7 +62,7 @@ class ConfiguredRuntime(NamedTuple):
 KINDS: Final[Mapping[str, Collection[str]]] = {
     "acp": ("off", "ask", "on"),
     "claude": ("off", "ask", "on"),
-    "codex": ("off", "on"),
+    "codex": ("off", "ask", "on"),
 }
 """The kinds of programs that there are adapters for -> what ``runtime_tools`` can be."""
 

@@ -122,7 +122,7 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
         locations.runtimes_folder(settings.state_dir),
         configured.name,
         configured.isolation,
-        kind.OF_THE_USER.without_keys(configured.env),
+        kind.OWN_VARIABLES.without_keys(configured.env),
     )
     agent: Agent = kind.AGENT(configured.name, configured.command, passed_on)
     covered = [

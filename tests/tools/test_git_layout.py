@@ -343,7 +343,7 @@ async def test_what_the_config_of_a_repository_names_is_asked_about(
     assert list(bench.work.rglob(RAN)) != [], said
 
 
-OF_THE_USER = {
+OWN_VARIABLES = {
     "hooks": (".gitconfig", "[core]\n\thooksPath = .githooks\n", ".githooks/pre-commit"),
     "a program": (".gitconfig", "[core]\n\tfsmonitor = tools/watch\n", "tools/watch"),
     "hooks of another file": (
@@ -356,7 +356,7 @@ OF_THE_USER = {
 }
 
 
-@pytest.mark.parametrize(("config", "content", "path"), OF_THE_USER.values(), ids=OF_THE_USER)
+@pytest.mark.parametrize(("config", "content", "path"), OWN_VARIABLES.values(), ids=OWN_VARIABLES)
 async def test_what_the_config_of_the_user_names_in_every_repository_is_asked_about(
     bench: Bench, config: str, content: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

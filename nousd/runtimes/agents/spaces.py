@@ -13,20 +13,23 @@ file.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
+import stat
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import trio
 
 from nousd.tools.environment import allowed_environment
-from nousd.tools.fs.deep_folders import remove_folder
+from nousd.tools.fs.deep_folders import remove_folder, walk
 from nousd.wire.objects.runtimes import DEFAULT_NAMESPACE, IsolationLevel
 
 _FOLDER_MODE: Final = 0o700
+_OTHERS: Final = 0o077
 _ESCAPED: Final = re.compile(r"[^a-z0-9.@+-]")
 _TEMPORARY: Final = "tmp"
 
@@ -36,18 +39,20 @@ _REMOVAL_SECONDS: Final = 0.5
 moment longer than it."""
 
 
-class OfTheUser(NamedTuple):
-    """The variables of a program that belong to the user's own log-in.
+class OwnVariables(NamedTuple):
+    """The names of a program's variables on which whose log-in it uses depends.
 
     Args:
         keys: those that only ``default`` receives.
         folders: those that name files of the user, which a program with a HOME of ours does not receive.
+        temporary: those that name a folder for temporary files, which a HOME of ours has.
     """
 
     keys: frozenset[str] = frozenset()
     folders: frozenset[str] = frozenset()
+    temporary: tuple[str, ...] = ("TMPDIR",)
 
-    def without_keys(self, names: Iterable[str]) -> OfTheUser:
+    def without_keys(self, names: Iterable[str]) -> OwnVariables:
         """Return the same, but for keys that the settings give to every namespace by name."""
         return self._replace(keys=self.keys.difference(names))
 
@@ -65,12 +70,12 @@ class Spaces:
         folder: Path,
         runtime: str,
         level: IsolationLevel = "shared",
-        of_the_user: OfTheUser = OfTheUser(),  # noqa: B008  it is immutable
+        own: OwnVariables = OwnVariables(),  # noqa: B008  it is immutable
     ) -> None:
         self._folder = folder
         self._runtime = runtime
         self._level = level
-        self._of_the_user = of_the_user
+        self._own = own
 
     def level(self, namespace: str) -> IsolationLevel:
         """Return what has a HOME of its own: of the namespaces only ``default`` can have the user's."""
@@ -79,30 +84,34 @@ class Spaces:
 
     def home(self, namespace: str) -> Path | None:
         """Return the HOME that a namespace keeps, which need not exist; None if it has none of ours."""
-        if self.level(namespace) != "namespaced":
-            return None
+        return self._kept(namespace) if self.level(namespace) == "namespaced" else None
+
+    def _kept(self, namespace: str) -> Path:
         return self._folder / "namespaces" / folder_name(namespace) / self._runtime
+
+    def _fresh(self) -> Path:
+        return ephemeral_folder(self._folder) / secrets.token_hex(8)
 
     @asynccontextmanager
     async def opened(self, namespace: str) -> AsyncIterator[Path | None]:
-        """Provide the HOME of a life; None for the user's own. An ephemeral one is removed at the end.
+        """Provide the HOME of a life; None for the user's own. At the end an ephemeral one is removed,
+        and of others every file is private.
 
         Raises:
             OSError: it cannot be made.
         """
-        if self.level(namespace) != "ephemeral":
-            home = self.home(namespace)
-            if home is not None:
-                await trio.to_thread.run_sync(_make, self._folder, home)
-            yield home
+        level = self.level(namespace)
+        if level == "shared":
+            yield None
             return
-        home = ephemeral_folder(self._folder) / secrets.token_hex(8)
+        is_kept = level == "namespaced"
+        home = self._kept(namespace) if is_kept else self._fresh()
         try:
             await trio.to_thread.run_sync(_make, self._folder, home)
             yield home
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(remove_folder, home)
+                await trio.to_thread.run_sync(_make_private if is_kept else remove_folder, home)
 
     def environment(
         self, namespace: str, home: Path | None, variables: Mapping[str, str]
@@ -114,24 +123,23 @@ class Spaces:
             variables: those besides the allowed ones of any program.
         """
         withheld = self.withheld(namespace)
-        given = {**allowed_environment(), **variables, **variables_of(home)}
-        return {name: value for name, value in given.items() if name not in withheld}
+        found = {**allowed_environment(), **variables}
+        given = {name: value for name, value in found.items() if name not in withheld}
+        if home is not None:
+            given |= {"HOME": str(home)} | dict.fromkeys(
+                self._own.temporary, str(home / _TEMPORARY)
+            )
+        return given
 
     def withheld(self, namespace: str) -> frozenset[str]:
         """Return the names of variables that a namespace does not receive."""
-        keys, folders = self._of_the_user
-        withheld = frozenset[str]() if namespace == DEFAULT_NAMESPACE else keys
-        return withheld if self.level(namespace) == "shared" else withheld | folders
+        withheld = frozenset[str]() if namespace == DEFAULT_NAMESPACE else self._own.keys
+        return withheld if self.level(namespace) == "shared" else withheld | self._own.folders
 
     def user_folders(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of an environment that name files of the user."""
-        folders = self._of_the_user.folders
+        folders = self._own.folders
         return {name: value for name, value in environment.items() if name in folders}
-
-
-def variables_of(home: Path | None) -> dict[str, str]:
-    """Return the variables that make a program keep its files in a HOME of ours."""
-    return {} if home is None else {"HOME": str(home), "TMPDIR": str(home / _TEMPORARY)}
 
 
 def folder_name(namespace: str) -> str:
@@ -165,3 +173,21 @@ def _make(folder: Path, home: Path) -> None:
         path.mkdir(mode=_FOLDER_MODE, exist_ok=True)
         # The umask may have taken rights of our own.
         path.chmod(_FOLDER_MODE)
+
+
+def _make_private(home: Path) -> None:
+    """Take all rights of others from the files in a HOME: a program may have chosen the mode itself."""
+    for folder, _, names in walk(str(home)):
+        for name in names:
+            with suppress(OSError):
+                _take_rights(Path(folder, name))
+
+
+def _take_rights(path: Path) -> None:
+    if not path.lstat().st_mode & _OTHERS:
+        return
+    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) & ~_OTHERS)
+    finally:
+        os.close(file)

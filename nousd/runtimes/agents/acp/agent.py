@@ -11,7 +11,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.spaces import OfTheUser
+from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
 
@@ -23,7 +23,9 @@ PASSED_ON: Final = (
 those that it needs are named in the settings.
 """
 
-OF_THE_USER: Final = OfTheUser(folders=frozenset(name for name in PASSED_ON if name[:4] == "XDG_"))
+OWN_VARIABLES: Final = OwnVariables(
+    folders=frozenset(name for name in PASSED_ON if name[:4] == "XDG_")
+)
 
 
 class Acp:

@@ -171,10 +171,11 @@ class AcpLife(AgentLife):
         raise AgentFailed("it cannot go on with an earlier session")
 
     async def _choose(self, opened: messages.Opened) -> None:
-        """Let the program ask before it acts, and use the session's model."""
+        """Let the program ask before it acts, unless it may decide that, and use the session's model."""
         modes, session_id = opened.modes or messages.Modes(), self.agent_session_id
         offered = {mode.id for mode in modes.available_modes}
-        if _ASKING_MODE in offered and modes.current_mode_id != _ASKING_MODE:
+        is_set = modes.current_mode_id == _ASKING_MODE or self._start.own_tools == "on"
+        if _ASKING_MODE in offered and not is_set:
             await self._ask("session/set_mode", sessionId=session_id, modeId=_ASKING_MODE)
         listed = [each.model_id for each in (opened.models or messages.Models()).available_models]
         self.models = (*_values_of(opened, "model"), *listed)

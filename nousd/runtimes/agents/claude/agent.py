@@ -15,7 +15,7 @@ from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.claude.life import ClaudeLife
 from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.runtimes.agents.mcp_tools import SERVER
-from nousd.runtimes.agents.spaces import OfTheUser
+from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
 
@@ -27,7 +27,9 @@ PASSED_ON: Final = (
 
 _KEYS: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
-OF_THE_USER: Final = OfTheUser(frozenset(_KEYS), frozenset({"CLAUDE_CONFIG_DIR"}))
+OWN_VARIABLES: Final = OwnVariables(
+    frozenset(_KEYS), frozenset({"CLAUDE_CONFIG_DIR"}), ("TMPDIR", "CLAUDE_CODE_TMPDIR")
+)
 
 _SETTINGS_BYTES_MAX: Final = 16 * 1024 * 1024
 _ADDRESS: Final = r"[^\s@]{1,100}@[^\s@]{1,150}"

@@ -299,14 +299,26 @@ class ClaudeLife(AgentLife):
             return {"continue": False, "stopReason": "", **_decision("deny", skipped.text)}
         if ours is not None:
             return _decision("allow", "")
+        if self._start.own_tools == "on":
+            # The program decides whether it asks.
+            self._own_calls[told.tool_use_id] = call, trio.current_time()
+            return {}
         against = await listener.may_run(call)
         if against is None:
             self._own_calls[told.tool_use_id] = call, trio.current_time()
         return _decision("allow", "") if against is None else _decision("deny", against)
 
     async def _can_use(self, asked: messages.Asked) -> Any:
-        """Answer a question about a call that the hook has let through: all of these may run."""
-        return {"behavior": "allow", "updatedInput": asked.input or {}}
+        """Answer a question about a call. Those that the hook has decided on may run."""
+        allowed = {"behavior": "allow", "updatedInput": asked.input or {}}
+        if self._start.own_tools != "on" or asked.tool_name in self._names:
+            return allowed
+        args = asked.input if isinstance(asked.input, dict) else {}
+        call = AgentCall(agent_call_id=asked.tool_use_id, name=asked.tool_name, args=args)
+        if self.listener is None:
+            return {"behavior": "deny", "message": "the turn is over"}
+        against = await self.listener.may_run(call)
+        return allowed if against is None else {"behavior": "deny", "message": against}
 
     async def _mcp_message(self, asked: messages.Asked) -> Any:
         message = msgspec.json.decode(asked.message, type=messages.McpMessage)

@@ -14,7 +14,7 @@ from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.codex.life import CodexLife
 from nousd.runtimes.agents.codex.told import program_settings
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.spaces import OfTheUser
+from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
@@ -27,7 +27,7 @@ PASSED_ON: Final = (
 
 _KEYS: Final = ("CODEX_API_KEY", "OPENAI_API_KEY")
 
-OF_THE_USER: Final = OfTheUser(frozenset(_KEYS), frozenset({"CODEX_HOME"}))
+OWN_VARIABLES: Final = OwnVariables(frozenset(_KEYS), frozenset({"CODEX_HOME"}))
 
 
 class Codex:

@@ -14,6 +14,7 @@ import trio
 from nousd.errors import AgentFailed, FailureCategory
 from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.codex import messages, told
+from nousd.runtimes.agents.codex.own_items import PATCH, SHELL, call_of, facts_of, result_of
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
 from nousd.runtimes.agents.mcp_tools import mcp_name
 from nousd.runtimes.agents.model_failure import model_failure
@@ -59,6 +60,7 @@ class CodexLife(AgentLife):
 
     def __init__(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> None:
         super().__init__()
+        self.facts_of = None if start.own_tools == "off" else facts_of
         self._start = start
         self._resume = resume
         self._rpc = JsonRpc(write, self, nursery, marks_version=False)
@@ -71,7 +73,7 @@ class CodexLife(AgentLife):
         self._open_text = ""
         self._streamed = ""
         self._has_text = False
-        self._changes: dict[str, list[Any]] = {}
+        self._own_calls: dict[str, tuple[AgentCall, float]] = {}
         self._counted = messages.TokenCounts()
         self._takers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
             "turn/started": (messages.TurnNote, self._take_turn_started),
@@ -119,7 +121,7 @@ class CodexLife(AgentLife):
 
     async def _prompt(self, said: UserText) -> None:
         self._given, self._turn_id, self._turn_known = said.message_id, "", trio.Event()
-        self._changes.clear()
+        self._own_calls.clear()
         try:
             begun = await self._ask(
                 "turn/start",
@@ -215,8 +217,8 @@ class CodexLife(AgentLife):
                 await listener.delivered(item.client_id)
             case "agentMessage" | "reasoning":
                 await self._next_message(item)
-            case "fileChange":
-                self._changes[item.id] = item.changes
+            case _ if (call := call_of(item)) is not None:
+                self._own_calls[item.id] = call, trio.current_time()
 
     async def _next_message(self, item: messages.Item) -> None:
         """End the message of which a text was heard: reasoning comes before its text, and calls do not
@@ -239,12 +241,22 @@ class CodexLife(AgentLife):
 
     async def _take_completed(self, note: messages.ItemNote) -> None:
         item = note.item
+        call = call_of(item)
+        if call is not None:
+            await self._take_own(item, call)
         if item.id == self._open_text:
             self._open_text = ""
         is_new = item.type == "agentMessage" and item.id != self._streamed
         if is_new and item.text and self.listener is not None:
             self._has_text = True
             await self.listener.text(item.text)
+
+    async def _take_own(self, item: messages.Item, call: AgentCall) -> None:
+        """Take what came of a call of a tool of the program's own, unless it was denied here."""
+        _, begun = self._own_calls.pop(item.id, (call, trio.current_time()))
+        if self.listener is not None and item.status != "declined":
+            seconds = trio.current_time() - begun
+            await self.listener.observed(call, result_of(item), seconds)
 
     async def _take_usage(self, note: messages.UsageNote) -> None:
         """Report what was used since the last time, when a model call is over. The same sums come again
@@ -310,11 +322,11 @@ class CodexLife(AgentLife):
 
     async def _may_execute(self, asked: messages.CommandApproval) -> Any:
         args = {"command": asked.command, "cwd": asked.cwd}
-        return await self._may_run(asked.item_id, "shell", args)
+        return await self._may_run(asked.item_id, SHELL, args)
 
     async def _may_change(self, asked: messages.ChangeApproval) -> Any:
-        args = {"changes": self._changes.get(asked.item_id, [])}
-        return await self._may_run(asked.item_id, "apply_patch", args)
+        known = self._own_calls.get(asked.item_id)
+        return await self._may_run(asked.item_id, PATCH, known[0].args if known else {})
 
     async def _may_run(self, item_id: str, name: str, args: Mapping[str, Any]) -> Any:
         listener = self.listener

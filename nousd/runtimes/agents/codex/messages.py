@@ -86,6 +86,13 @@ class Item(Message):
     text: str = ""
     client_id: str | None = None
     changes: list[Any] = []
+    status: str = ""
+    command: str = ""
+    cwd: str = ""
+    aggregated_output: str | None = None
+    exit_code: int | None = None
+    query: str = ""
+    path: str = ""
 
 
 class ItemNote(Message):

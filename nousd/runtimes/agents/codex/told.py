@@ -21,12 +21,15 @@ _NEVER: Final = (
     *("agent_message_board", "apps", "browser_use", "code_mode", "computer_use", "goals", "hooks"),
     *("image_generation", "in_app_browser", "memories", "multi_agent", "multi_agent_v2", "plugins"),
     *("request_permissions_tool", "skill_search", "sleep_tool", "standalone_web_search"),
-    *("tool_suggest", "view_image"),
+    "tool_suggest",
 )
-"""Features whose tools ask nobody, or that start code of the workspace."""
+"""Features that start code of the workspace, or tools of which nothing would be told here."""
 
-_OWN_TOOLS: Final = ("shell_tool", "unified_exec")
+_ASKING: Final = ("shell_tool", "unified_exec")
 """Features whose tools ask before they act."""
+
+_UNASKED: Final = ("view_image",)
+"""Features whose tools do not ask; what they did is told."""
 
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
@@ -38,10 +41,11 @@ def program_settings(start: Start) -> Mapping[str, Any]:
     configures the program.
     """
     is_off = start.own_tools == "off"
-    features = dict.fromkeys((*_NEVER, *(_OWN_TOOLS if is_off else ())), False)
-    return {
+    may_act_unasked = start.own_tools == "on"
+    left_out = [*_NEVER, *(_ASKING if is_off else ()), *(() if may_act_unasked else _UNASKED)]
+    settings: dict[str, Any] = {
         # Pictures of the user would come back in two messages each.
-        "features": {**features, "omit_app_server_notification_media": True},
+        "features": {**dict.fromkeys(left_out, False), "omit_app_server_notification_media": True},
         "suppress_unstable_features_warning": True,
         "agents": {"enabled": False},
         "include_permissions_instructions": not is_off,
@@ -51,8 +55,8 @@ def program_settings(start: Start) -> Mapping[str, Any]:
         "projects": {str(start.workdir): {"trust_level": "untrusted"}},
         "skills": {"include_instructions": False},
         "tools": {"experimental_request_user_input": {"enabled": False}},
-        "web_search": "disabled",
     }
+    return settings if may_act_unasked else {**settings, "web_search": "disabled"}
 
 
 def thread_settings(start: Start, mcp_servers: Iterable[str]) -> dict[str, Any]:

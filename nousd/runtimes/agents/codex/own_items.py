@@ -1,0 +1,64 @@
+"""Items of Codex that are calls of tools of its own, as calls of ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nousd.runtimes.agents.codex.messages import Item
+from nousd.runtimes.agents.interface import AgentCall
+from nousd.runtimes.agents.own_tools import Facts
+from nousd.tools.interface import ToolResult
+
+SHELL = "shell"
+PATCH = "apply_patch"
+_SEARCH = "web_search"
+_IMAGE = "view_image"
+
+
+def call_of(item: Item) -> AgentCall | None:
+    """Return the call that an item is; None if it is none of the program's own."""
+    args: dict[str, Any]
+    match item.type:
+        case "commandExecution":
+            name, args = SHELL, {"command": item.command, "cwd": item.cwd}
+        case "fileChange":
+            name, args = PATCH, {"changes": item.changes}
+        case "webSearch":
+            name, args = _SEARCH, {"query": item.query}
+        case "imageView":
+            name, args = _IMAGE, {"path": item.path}
+        case _:
+            return None
+    return AgentCall(agent_call_id=item.id, name=name, args=args)
+
+
+def result_of(item: Item) -> ToolResult:
+    """Return what came of a call; of a search or a picture the program says only that it was made."""
+    text = item.aggregated_output or ""
+    if item.exit_code:
+        text = f"{text}\n[exit code {item.exit_code}]".strip()
+    return ToolResult(text or item.status or "done", is_error=item.status == "failed")
+
+
+def facts_of(call: AgentCall) -> Facts:
+    """Return what a call of one of the program's own tools may do, by its arguments."""
+    match call.name:
+        case "shell" if isinstance(command := call.args.get("command"), str):
+            return Facts(command=command)
+        case "apply_patch":
+            paths = _changed(call.args.get("changes"))
+            return Facts(frozenset({"read", "write"}), paths) if paths else Facts()
+        case _:
+            return Facts()
+
+
+def _changed(changes: Any) -> tuple[str, ...]:
+    """Return the files that a patch changes; none if it says so of one in a form that is unknown."""
+    paths: list[str] = []
+    for change in changes if isinstance(changes, list) else ():
+        kind = change.get("kind") if isinstance(change, dict) else None
+        if not isinstance(kind, dict) or not isinstance(path := change.get("path"), str):
+            return ()
+        moved = kind.get("move_path")
+        paths += [path, *([moved] if isinstance(moved, str) else [])]
+    return tuple(paths)
