@@ -14,7 +14,7 @@ from nousd.machine.policy.rules import Rule
 from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.claude.agent import Claude
 from nousd.runtimes.agents.codex.agent import Codex
-from nousd.runtimes.agents.interface import Agent
+from nousd.runtimes.agents.interface import Agent, OwnTools
 from tests.harness.daemon import of_type, types, users
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, ScriptedAgent, scripted_program
@@ -42,6 +42,13 @@ AGENTS: dict[str, Callable[[Path], Agent]] = {
     "codex": fake_codex,
 }
 """Makes an agent with a scripted program, which keeps its sessions in a folder."""
+
+UNASKED: dict[str, tuple[str, dict[str, str]]] = {
+    "claude": ("Read", {"file_path": "notes.txt"}),
+    "acp": ("read_file", {"path": "notes.txt"}),
+    "codex": ("view_image", {"path": "/work/picture.png"}),
+}
+"""A call of a tool of each one's own that it does not ask about."""
 
 READ = ["workspace.read", {"path": "notes.txt"}]
 
@@ -276,23 +283,47 @@ async def test_a_conversation_is_handed_to_the_native_runtime_and_back(
 
 @needs_bubblewrap
 @pytest.mark.parametrize("decision", ["once", "deny"])
-async def test_a_tool_of_the_agents_own_is_asked_about_where_these_are_on_request(
-    workdir: Path, decision: str, tmp_path: Path
+@pytest.mark.parametrize("own_tools", ["ask", "on"])
+@pytest.mark.parametrize("kind", UNASKED)
+async def test_a_tool_of_the_agents_own_that_it_asks_about_passes_the_gate(
+    workdir: Path, kind: str, own_tools: OwnTools, decision: str, tmp_path: Path
 ) -> None:
-    agent = fake_claude(tmp_path / "memory")
-    async with runtime_bench(workdir, agent, mode="auto", own_tools="ask") as bench:
+    agent = AGENTS[kind](tmp_path / "memory")
+    async with runtime_bench(workdir, agent, mode="auto", own_tools=own_tools) as bench:
         with trio.fail_after(WAIT_SECONDS):
             await bench.start({"own": ["Bash", {"command": "make it"}]}, {"say_results": True})
             asked = (await bench.events.until("permission_requested"))["payload"]
-            assert (asked["tool_name"], asked["args"]) == ("Bash", {"command": "make it"})
+            assert asked["tool_name"] in ("Bash", "shell")
+            assert asked["args"]["command"] == "make it"
             named = {key: asked[key] for key in ("tool_call_id", "attempt", "input_hash")}
             await bench.client.request("confirm_tool", decision=decision, **named)
             run = await bench.events.run()
-        allowed = decision == "once"
-        assert [done["executed_by"] for done in of_type(run, "tool_call_completed")] == (
-            ["runtime"] if allowed else []
+        completed = of_type(run, "tool_call_completed")
+        assert [(done["executed_by"], "gated" in done) for done in completed] == (
+            [("runtime", False)] if decision == "once" else []
         )
-        assert said(run)[0].startswith("allowed: did it") == allowed
+        assert ("did it" in said(run)[0] or said(run)[0] == "once") == (decision == "once")
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("kind", UNASKED)
+async def test_what_an_agent_does_unasked_is_written_as_such_where_its_own_tools_are_on(
+    workdir: Path, kind: str, tmp_path: Path
+) -> None:
+    agent = AGENTS[kind](tmp_path / "memory")
+    async with runtime_bench(workdir, agent, mode="ask", own_tools="on") as bench:
+        run = await bench.run({"runs": UNASKED[kind]}, {"say": "seen"})
+    assert of_type(run, "permission_requested") == []
+    assert said(run) == ["seen"]
+    (started,), (completed,) = (
+        of_type(run, "tool_call_started"),
+        of_type(run, "tool_call_completed"),
+    )
+    for event in (started, completed):
+        assert event["tool_name"] == UNASKED[kind][0]
+        assert (event["executed_by"], event["gated"]) == ("runtime", False)
+    (requested,) = of_type(run, "tool_call_requested")
+    assert requested["args"] == UNASKED[kind][1]
 
 
 @needs_bubblewrap

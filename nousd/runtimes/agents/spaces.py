@@ -95,7 +95,7 @@ class Spaces:
     @asynccontextmanager
     async def opened(self, namespace: str) -> AsyncIterator[Path | None]:
         """Provide the HOME of a life; None for the user's own. At the end an ephemeral one is removed,
-        and of others every file is private.
+        and what is in others is private.
 
         Raises:
             OSError: it cannot be made.
@@ -176,9 +176,9 @@ def _make(folder: Path, home: Path) -> None:
 
 
 def _make_private(home: Path) -> None:
-    """Take all rights of others from the files in a HOME: a program may have chosen the mode itself."""
-    for folder, _, names in walk(str(home)):
-        for name in names:
+    """Take all rights of others from what is in a HOME: a program may have chosen the mode itself."""
+    for folder, folders, others in walk(str(home)):
+        for name in (*folders, *others):
             with suppress(OSError):
                 _take_rights(Path(folder, name))
 

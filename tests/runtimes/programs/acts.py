@@ -2,8 +2,9 @@
 
 ``{"say": TEXT}``, ``{"think": TEXT}``, ``{"call": [TOOL, ARGS]}``, ``{"calls": [[TOOL, ARGS], ...]}``
 at once, ``{"again": [TOOL, ARGS]}`` a call twice under one id, ``{"own": [TOOL, ARGS]}`` a tool of its
-own that it asks about, ``{"leave": [TOOL, ARGS]}`` a call whose result it does not wait for,
-``{"late": [TOOL, ARGS]}`` a call after its turn,
+own that it asks about, ``{"runs": [TOOL, ARGS]}`` one that it does not ask about if it need not,
+``{"leave": [TOOL, ARGS]}`` a call whose result it does not wait for, ``{"late": [TOOL, ARGS]}`` a call
+after its turn,
 ``{"say_results": true}`` what the calls so far gave, ``{"hold": true}`` until it is interrupted or
 steered, ``{"deaf": true}`` until it is killed, ``{"die": CODE}``, ``{"fail": TEXT}`` the model's server
 fails, ``{"unknown": N}`` messages that nobody knows, ``{"garbage": N}`` lines that are no messages,
@@ -56,6 +57,12 @@ def uncovered(path: str) -> str:
     """Return what can be seen of a path when nothing covers it, if that can be had."""
     ctypes.CDLL(None).umount2(path.encode(), _DETACH)
     return seen(path)
+
+
+def memory_of(variable: str, usual: str) -> Path:
+    """Return the folder in which a program keeps its files: that of a variable, else one in the HOME."""
+    named = os.environ.get(variable)
+    return Path(named) if named else Path.home() / usual
 
 
 def send(message: Any) -> None:

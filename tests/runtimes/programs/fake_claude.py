@@ -1,23 +1,22 @@
 """Claude Code as its stream of JSON shows it, with acts for a model (``protocol/runtimes/claude.md``).
 
-Its sessions are files in ``CLAUDE_CONFIG_DIR``: what was said in each.
+Its sessions are files in ``CLAUDE_CONFIG_DIR``, else in ``~/.claude``: what was said in each.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import sys
 import threading
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from tests.runtimes.programs.acts import (
     acts_of,
     die,
+    memory_of,
     seen,
     send,
     send_garbage,
@@ -45,7 +44,7 @@ class Program:
 
     def __init__(self, arguments: list[str]) -> None:
         self._arguments = arguments
-        self._memory = Path(os.environ["CLAUDE_CONFIG_DIR"])
+        self._memory = memory_of("CLAUDE_CONFIG_DIR", ".claude")
         resumed = self._argument("--resume")
         self._id = resumed or str(uuid.uuid4())
         self._said: list[str] = []
@@ -63,7 +62,8 @@ class Program:
             "call": lambda pair: self._calls([pair]),
             "calls": self._calls,
             "again": lambda pair: self._calls([pair, pair], "toolu_same"),
-            "own": self._own,
+            "own": lambda pair: self._own(pair, asks=True),
+            "runs": lambda pair: self._own(pair, asks=False),
             "say_results": lambda _: self._say(" | ".join(self._results)),
             "hold": self._hold,
             "deaf": _deaf,
@@ -194,12 +194,14 @@ class Program:
     def _say(self, *deltas: str) -> None:
         self._message(*[("text", delta) for delta in deltas])
 
-    def _hook(self, id_: str, tool: str, args: Any) -> str:
-        """Return why a call must not be made; "" if it may."""
+    def _hook(self, id_: str, tool: str, args: Any) -> str | None:
+        """Return why a call must not be made; "" if it may, None if that is not decided."""
         asked = {"tool_name": tool, "tool_input": args, "tool_use_id": id_}
         answer = self._ask(subtype="hook_callback", callback_id="before", input=asked)
         if answer.get("continue") is False:
             raise Stopped("hook_stopped")
+        if "hookSpecificOutput" not in answer:
+            return None
         said = answer["hookSpecificOutput"]
         return said["permissionDecisionReason"] if said["permissionDecision"] == "deny" else ""
 
@@ -216,10 +218,13 @@ class Program:
             content = self._mcp("tools/call", params)["content"]
             self._results.append(content[0]["text"])
 
-    def _own(self, pair: tuple[str, Any]) -> None:
+    def _own(self, pair: tuple[str, Any], *, asks: bool) -> None:
         tool, args = pair
         used = f"toolu_{uuid.uuid4().hex}"
         against = self._hook(used, tool, args)
+        if against is None and asks:
+            asked = {"tool_name": tool, "input": args, "tool_use_id": used}
+            against = self._ask(subtype="can_use_tool", **asked).get("message", "")
         self._results.append(against or "allowed: did it")
         if not against:
             block = {"type": "tool_result", "tool_use_id": used, "content": "did it"}

@@ -1,15 +1,15 @@
 """Codex as its app-server shows it, with acts for a model (``protocol/runtimes/codex.md``).
 
-Its threads are files in ``CODEX_HOME``: what each was begun with, and what was said. What it was sent
-stands in ``sent.ndjson`` there. Acts of its own: ``{"until": FILE}`` waits until there is the file,
-``{"call_in_text": [TOOL, ARGS]}`` calls while it writes, ``{"change": PATH}`` asks whether it may patch,
-``{"again_said": TEXT}`` breaks off in the middle of a message and writes it again.
+Its threads are files in ``CODEX_HOME``, else in ``~/.codex``: what each was begun with, and what was
+said. What it was sent stands in ``sent.ndjson`` there. Acts of its own: ``{"until": FILE}`` waits until
+there is the file, ``{"call_in_text": [TOOL, ARGS]}`` calls while it writes, ``{"change": PATH}`` asks
+whether it may patch, ``{"again_said": TEXT}`` breaks off in the middle of a message and writes it
+again.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import queue
 import sys
 import threading
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runtimes.programs.acts import acts_of, die, send, send_garbage, send_raw
+from tests.runtimes.programs.acts import acts_of, die, memory_of, send, send_garbage, send_raw
 
 _MODEL = "gpt-test-1"
 
@@ -37,7 +37,7 @@ class Program:
     """The program, for one thread."""
 
     def __init__(self) -> None:
-        self._home = Path(os.environ["CODEX_HOME"])
+        self._home = memory_of("CODEX_HOME", ".codex")
         self._home.mkdir(parents=True, exist_ok=True)
         self._thread: dict[str, Any] = {}
         self._turn_id = ""
@@ -55,6 +55,7 @@ class Program:
             "calls": self._call,
             "again": lambda pair: self._call([pair, pair], "call_same"),
             "own": self._own,
+            "runs": self._runs,
             "say_results": lambda _: self._say(" | ".join(self._results)),
             "hold": self._hold,
             "deaf": _deaf,
@@ -261,14 +262,22 @@ class Program:
 
     def _own(self, pair: tuple[str, Any]) -> None:
         _, args = pair
+        id_, command = f"call_{uuid.uuid4().hex}", {"command": args["command"], "cwd": "/"}
+        self._item("started", "commandExecution", id_, status="inProgress", **command)
         asked = self._ask(
-            "item/commandExecution/requestApproval",
-            itemId="call_own",
-            command=args["command"],
-            cwd="/",
-            startedAtMs=0,
+            "item/commandExecution/requestApproval", itemId=id_, startedAtMs=0, **command
         )
-        self._results.append(self._answer(asked)["decision"].replace("accept", "allowed"))
+        decision = self._answer(asked)["decision"]
+        self._results.append({"accept": "allowed: did it"}.get(decision, decision))
+        done = {"status": "completed", "aggregatedOutput": "did it", "exitCode": 0}
+        ended = done if decision == "accept" else {"status": "declined"}
+        self._item("completed", "commandExecution", id_, **command, **ended)
+
+    def _runs(self, pair: tuple[str, Any]) -> None:
+        tool, args = pair
+        id_ = f"call_{uuid.uuid4().hex}"
+        for state in ("started", "completed"):
+            self._item(state, {"view_image": "imageView"}[tool], id_, **args)
 
     def _hold(self, _: bool) -> None:
         """Think on, and call a tool now and then, until there is a reason to stop."""
