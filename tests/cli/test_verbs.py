@@ -246,6 +246,11 @@ SENT: list[tuple[str, str, dict[str, Any]]] = [
     ("runtime default --session s", "set_runtime", {"runtime": None, "session_id": "s"}),
     ("runtimes", "get_runtimes", {}),
     ("auth_status native", "get_auth_status", {"runtime": "native"}),
+    (
+        "auth_status native --namespace user:a",
+        "get_auth_status",
+        {"runtime": "native", "namespace": "user:a"},
+    ),
     ("thinking high", "set_thinking", {"level": "high"}),
     ("thinking default --session s", "set_thinking", {"level": None, "session_id": "s"}),
     ("permissions", "list_permissions", {}),

@@ -61,6 +61,31 @@ async def test_a_new_session_does_not_take_over_the_runtime_of_another(bench: Ag
     assert "runtime" not in await bench.client.request("get_state")
 
 
+@pytest.mark.behaviour("a_sessions_namespace_stays")
+async def test_a_namespace_is_the_sessions_for_good_and_its_branchs(bench: AgentBench) -> None:
+    named = "user:anna@example.org"
+    created = await bench.client.request("new_session", runtime=AGENT, runtime_namespace=named)
+    branch = await bench.client.request("branch_session", session_id=created["session_id"])
+    await bench.client.request("set_runtime", runtime=None)
+    for session_id in (created["session_id"], branch["session_id"]):
+        shown = await bench.client.request("get_session", session_id=session_id)
+        assert shown["session"]["runtime_namespace"] == named
+    assert (await bench.client.request("get_state"))["runtime_namespace"] == named
+    await bench.client.request("new_session")
+    assert "runtime_namespace" not in await bench.client.request("get_state")
+
+
+@pytest.mark.parametrize(
+    "namespace", ["user:", "users:a", "user:a/b", "user:a\n", "anna", "user:" + 65 * "a"]
+)
+async def test_what_is_no_namespace_is_refused(bench: AgentBench, namespace: str) -> None:
+    for command in ("new_session", "get_auth_status"):
+        key = "namespace" if command == "get_auth_status" else "runtime_namespace"
+        refused = await bench.client.refusal(command, runtime=AGENT, **{key: namespace})
+        assert refused["code"] == "invalid_payload"
+        assert f"{key} must be" in refused["message"]
+
+
 async def test_a_mistyped_runtime_is_refused_with_the_nearest(bench: AgentBench) -> None:
     for command in ("new_session", "set_runtime"):
         refused = await bench.client.refusal(command, runtime="pupet")
@@ -70,7 +95,7 @@ async def test_a_mistyped_runtime_is_refused_with_the_nearest(bench: AgentBench)
 
 async def test_the_daemon_says_whether_it_finds_a_program(tmp_path: Path) -> None:
     def configured(program: str) -> ConfiguredRuntime:
-        return ConfiguredRuntime(AGENT, "acp", (program, "--serve"), "off", (), ())
+        return ConfiguredRuntime(AGENT, "acp", (program, "--serve"))
 
     native = {"name": "native", "is_default": True}
     for program, found in ((sys.executable, {"program": sys.executable}), ("no-such-agent", {})):
@@ -86,6 +111,9 @@ async def test_the_daemon_says_whether_it_finds_a_program(tmp_path: Path) -> Non
                 "kind": "acp",
                 "version": "1.2.3",
                 "command": [program, "--serve"],
+                "runtime_tools": "off",
+                "isolation": "shared",
+                "mode": "subprocess",
                 **found,
             },
         ]

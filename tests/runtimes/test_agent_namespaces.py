@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 import stat
 import tempfile
@@ -58,7 +59,7 @@ class NamespacePlace(Place):
 
     kind = ""
 
-    def configure(self, kind: str, **more: str) -> None:
+    def configure(self, kind: str, **more: Any) -> None:
         """Choose the kind of the program, and further settings of the runtime."""
         self.kind = kind
         settings = {"kind": kind, "command": WORDS[kind], "env": ["PYTHONPATH"], **more}
@@ -218,6 +219,40 @@ async def test_a_program_sees_no_log_in_of_another_namespace(place: NamespacePla
             for session_id in [await talk.session(each) for each in ("default", *OTHERS)]
         ]
     assert seen == [[True, False, False], [False, True, False], [False, False, True]]
+
+
+@pytest.mark.parametrize("kind", ["claude", "codex"])
+async def test_a_program_on_a_server_is_given_neither_keys_nor_folders_of_the_user(
+    place: NamespacePlace, kind: str
+) -> None:
+    server = place.folder / "server"
+    server.mkdir()
+    # What is started here reaches the server, where the program has an environment of its own.
+    reach = [
+        "env",
+        "-i",
+        f"HOME={server}",
+        *(f"{key}={value}" for key, value in ENVIRONMENT.items()),
+    ]
+    there = place.folder / "given"
+    script = place.folder / "reach"
+    script.write_text(f'#!/bin/sh\nenv > {there}\nexec {shlex.join([*reach, *WORDS[kind]])} "$@"\n')
+    script.chmod(0o700)
+    place.configure(kind, mode="server_side", command=[str(script)])
+    async with talking(place) as talk:
+        status = await talk.client.request("get_auth_status", runtime=RUNTIME)
+        assert status["auth"]["instructions"] == "the server that runs the program keeps the log-in"
+        session_id = await talk.session("user:ann")
+        run = await talk.run(
+            session_id,
+            {"call": ["workspace.write", {"path": "made", "content": "x"}]},
+            {"say": "a"},
+        )
+    assert said(run) == ["a"]
+    assert (place.work / "made").exists()
+    given = there.read_text()
+    assert "runtimes/namespaces/user-ann/it" in given
+    assert [name for name, value in PLANTED.items() if value in given] == []
 
 
 def secret_of(namespace: str) -> str:

@@ -266,6 +266,8 @@ FAULTS: dict[str, Faults] = {
         ({}, "runtime is required"),
         ({"runtime": 4}, "runtime is required"),
         ({"runtime": LONG_NAME}, "runtime is too long: at most 256"),
+        ({"runtime": "a", "namespace": 4}, "namespace must be a string like user:anna"),
+        ({"runtime": "a", "namespace": "anna"}, "namespace must be a string like user:anna"),
     ],
     "set_runtime": [
         ({}, "runtime is required"),
