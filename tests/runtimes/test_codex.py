@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,8 +14,9 @@ import pytest
 import trio
 
 from nousd.machine.context.prompt_sections import SourceText, of_file
+from nousd.machine.policy.rules import Rule
 from nousd.runtimes.agents.codex.agent import Codex
-from nousd.runtimes.agents.interface import AgentTool, Resume, Start
+from nousd.runtimes.agents.interface import AgentTool, OwnTools, Resume, Start
 from nousd.store.memory import store as memory
 from tests.harness.daemon import Event, FakeClock, of_type, users
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
@@ -22,6 +24,9 @@ from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
 
 READ = ["workspace.read", {"path": "notes.txt"}]
 WRITE = ["workspace.write", {"path": "never", "content": "x"}]
+
+
+needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 
 
 class Place:
@@ -66,6 +71,37 @@ async def test_the_program_gets_our_tools_and_none_of_its_own(
     assert thread["config"] == {"mcp_servers": {"planted": {"enabled": False}}}
     (turn,) = place.sent("turn/start")
     assert thread["environments"] == turn["environments"] == []
+
+
+@pytest.mark.parametrize(
+    ("own_tools", "has"),
+    [
+        ("off", set()),
+        ("ask", {"shell_tool", "unified_exec"}),
+        ("on", {"shell_tool", "unified_exec", "view_image", "web_search"}),
+    ],
+)
+def test_the_program_has_the_tools_of_its_own_that_the_settings_allow(
+    place: Place, own_tools: OwnTools, has: set[str]
+) -> None:
+    start = Start(workdir=place.work, model="", instructions="", tools=(), own_tools=own_tools)
+    words = place.agent.command(start, Resume("new"))
+    settings = tomllib.loads("\n".join(word for word in words if "=" in word))
+    features = ("shell_tool", "unified_exec", "view_image")
+    there = {name for name in features if settings["features"].get(name, True)}
+    assert there | ({"web_search"} - {name for name in settings if name == "web_search"}) == has
+    started = {"plugins", "hooks", "apps", "multi_agent"}
+    assert not any(settings["features"][name] for name in started)
+
+
+@needs_bubblewrap
+async def test_a_patch_of_its_own_is_judged_by_its_paths(place: Place) -> None:
+    rules = (Rule("deny", "*(never.txt)", "the test"),)
+    async with runtime_bench(place.work, place.agent, rules=rules, own_tools="ask") as bench:
+        run = await bench.run(
+            {"change": "never.txt"}, {"change": "made.txt"}, {"say_results": True}
+        )
+    assert said(run) == ["decline | accept"]
 
 
 def test_nothing_of_the_workspace_configures_the_program(place: Place) -> None:
