@@ -327,6 +327,19 @@ async def test_what_an_agent_does_unasked_is_written_as_such_where_its_own_tools
 
 
 @needs_bubblewrap
+@pytest.mark.parametrize("kind", UNASKED)
+async def test_an_unasked_call_whose_end_is_not_told_is_over_when_the_turn_is(
+    workdir: Path, kind: str, tmp_path: Path
+) -> None:
+    agent = AGENTS[kind](tmp_path / "memory")
+    async with runtime_bench(workdir, agent, own_tools="on") as bench:
+        run = await bench.run({"leaves": UNASKED[kind]}, {"say": "a"})
+        assert said(await bench.run({"say": "b"})) == ["b"]
+    (completed,) = of_type(run, "tool_call_completed")
+    assert (completed["is_error"], completed["gated"]) == (True, False)
+
+
+@needs_bubblewrap
 async def test_a_rule_about_paths_binds_the_agents_own_tools(workdir: Path, tmp_path: Path) -> None:
     agent = fake_claude(tmp_path / "memory")
     rules = (Rule("deny", "*(secret.txt)", "the test"),)

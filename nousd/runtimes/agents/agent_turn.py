@@ -20,7 +20,7 @@ from nousd.errors import NousdError, RunFailed
 from nousd.machine.context.text_offload import beginning, deltas
 from nousd.providers.encoding.attachments import inlined, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
-from nousd.runtimes.agents.interface import AgentCall, AgentImage, AgentLife, UserText
+from nousd.runtimes.agents.interface import UNTOLD, AgentCall, AgentImage, AgentLife, UserText
 from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
 from nousd.runtimes.agents.raw_lines import RawLines, cleaned
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
@@ -47,9 +47,6 @@ STOPPED: Final = ToolResult("The turn was stopped; the call was not finished.", 
 
 _GO_ON: Final = "Go on where you were interrupted."
 """The text of a turn that resumes: programs begin none without a text."""
-
-_UNTOLD: Final = ToolResult("The agent did not say what came of it.", is_error=True)
-"""The result of an allowed call of the agent's own when the turn ends without one."""
 
 _UNKNOWN_MAX: Final = 20
 """Messages in one turn that the log keeps although nobody knows what they mean."""
@@ -171,7 +168,7 @@ class AgentTurn:
     async def _end_turn(self) -> None:
         self._host.stop_asking()
         for own in tuple(self._own_calls.values()):
-            own.finish(_UNTOLD)
+            own.finish(UNTOLD)
             await own.is_written.wait()
         for opened in tuple(self._calls_by_id.values()):
             await opened.is_over.wait()

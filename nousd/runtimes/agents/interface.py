@@ -36,6 +36,9 @@ ResumeKind = Literal["new", "native", "reconstruct"]
 OUTSIDE: Final = ToolResult("no_active_run: no run is open, so nothing was run", is_error=True)
 """The result of a call that comes while no run is open, as the program is told it."""
 
+UNTOLD: Final = ToolResult("The agent did not say what came of it.", is_error=True)
+"""The result of a call of the agent's own when the turn ends without one."""
+
 _OUTSIDE_MAX: Final = 20
 """Calls between two turns that are recorded; further ones are only refused."""
 

@@ -3,14 +3,14 @@
 ``{"say": TEXT}``, ``{"think": TEXT}``, ``{"call": [TOOL, ARGS]}``, ``{"calls": [[TOOL, ARGS], ...]}``
 at once, ``{"again": [TOOL, ARGS]}`` a call twice under one id, ``{"own": [TOOL, ARGS]}`` a tool of its
 own that it asks about, ``{"runs": [TOOL, ARGS]}`` one that it does not ask about if it need not,
-``{"leave": [TOOL, ARGS]}`` a call whose result it does not wait for, ``{"late": [TOOL, ARGS]}`` a call
-after its turn,
-``{"say_results": true}`` what the calls so far gave, ``{"hold": true}`` until it is interrupted or
-steered, ``{"deaf": true}`` until it is killed, ``{"die": CODE}``, ``{"fail": TEXT}`` the model's server
-fails, ``{"unknown": N}`` messages that nobody knows, ``{"garbage": N}`` lines that are no messages,
-``{"raw": [LINE, ...]}`` lines of which each character is a byte, ``{"flood": N}`` deltas, ``{"early":
-true}`` says something before it confirms the text, ``{"look": PATH}`` what it can see of a path,
-``{"uncover": PATH}`` the same after it has tried to take away what is mounted there.
+``{"leaves": [TOOL, ARGS]}`` such a one whose end it does not report, ``{"leave": [TOOL, ARGS]}`` a call
+whose result it does not wait for, ``{"late": [TOOL, ARGS]}`` a call after its turn, ``{"say_results":
+true}`` what the calls so far gave, ``{"hold": true}`` until it is interrupted or steered, ``{"deaf":
+true}`` until it is killed, ``{"die": CODE}``, ``{"fail": TEXT}`` the model's server fails,
+``{"unknown": N}`` messages that nobody knows, ``{"garbage": N}`` lines that are no messages, ``{"raw":
+[LINE, ...]}`` lines of which each character is a byte, ``{"flood": N}`` deltas, ``{"early": true}``
+says something before it confirms the text, ``{"look": PATH}`` what it can see of a path, ``{"uncover":
+PATH}`` the same after it has tried to take away what is mounted there.
 
 Standard library only: the programs run alone.
 """

@@ -5,10 +5,9 @@ receives, so that a published schema can judge them (``RECEIVED``). Its second a
 it differs from a usual one: ``version``, ``auth``, ``loads``, ``resumes``, ``images``, ``models``,
 ``modes``, ``lost`` (it does not find its sessions again).
 
-Besides the usual acts: ``{"leaves": [TOOL, ARGS]}`` one whose end it does not report, ``{"disguised":
-[TOOL, COMMAND]}`` a command that it calls like a tool of ours, ``{"fetches": true}`` files and
-terminals of the client, ``{"stops": REASON}`` the end of its turn, ``{"costs": USD}`` in all,
-``{"plans": [STEP, ...]}``, ``{"picture": true}`` says an image.
+Besides the usual acts: ``{"disguised": [TOOL, COMMAND]}`` a command that it calls like a tool of ours,
+``{"fetches": true}`` files and terminals of the client, ``{"stops": REASON}`` the end of its turn,
+``{"costs": USD}`` in all, ``{"plans": [STEP, ...]}``, ``{"picture": true}`` says an image.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class Program:
             "again": lambda pair: self._calls([pair, pair], "toolu_same"),
             "own": lambda pair: self._own(pair, asks=True),
             "runs": lambda pair: self._own(pair, asks=False),
+            "leaves": self._leaves,
             "say_results": lambda _: self._say(" | ".join(self._results)),
             "hold": self._hold,
             "deaf": _deaf,
@@ -229,6 +230,9 @@ class Program:
         if not against:
             block = {"type": "tool_result", "tool_use_id": used, "content": "did it"}
             send({"type": "user", "message": {"role": "user", "content": [block]}})
+
+    def _leaves(self, pair: tuple[str, Any]) -> None:
+        self._hook(f"toolu_{uuid.uuid4().hex}", *pair)
 
     def _hold(self, _: bool) -> None:
         """Think on, and ask for a tool now and then, until there is a reason to stop."""

@@ -55,7 +55,8 @@ class Program:
             "calls": self._call,
             "again": lambda pair: self._call([pair, pair], "call_same"),
             "own": self._own,
-            "runs": self._runs,
+            "runs": lambda pair: self._runs(pair, "started", "completed"),
+            "leaves": lambda pair: self._runs(pair, "started"),
             "say_results": lambda _: self._say(" | ".join(self._results)),
             "hold": self._hold,
             "deaf": _deaf,
@@ -273,10 +274,10 @@ class Program:
         ended = done if decision == "accept" else {"status": "declined"}
         self._item("completed", "commandExecution", id_, **command, **ended)
 
-    def _runs(self, pair: tuple[str, Any]) -> None:
+    def _runs(self, pair: tuple[str, Any], *states: str) -> None:
         tool, args = pair
         id_ = f"call_{uuid.uuid4().hex}"
-        for state in ("started", "completed"):
+        for state in states:
             self._item(state, {"view_image": "imageView"}[tool], id_, **args)
 
     def _hold(self, _: bool) -> None:

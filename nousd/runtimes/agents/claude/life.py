@@ -17,7 +17,15 @@ import trio
 from nousd.errors import AgentFailed, FailureCategory
 from nousd.net.jsonrpc import REQUESTS_MAX, RpcError, readable
 from nousd.runtimes.agents.claude import messages
-from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
+from nousd.runtimes.agents.interface import (
+    UNTOLD,
+    AgentCall,
+    AgentLife,
+    Resume,
+    Start,
+    UserText,
+    Write,
+)
 from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.own_tools import Facts
@@ -222,6 +230,10 @@ class ClaudeLife(AgentLife):
 
     async def _take_result(self, message: messages.Result) -> None:
         listener = self.listener
+        own, self._own_calls = self._own_calls, {}
+        for call, begun in own.values():
+            if listener is not None:
+                await listener.observed(call, UNTOLD, trio.current_time() - begun)
         if listener is not None and (self._usage.input_tokens or self._usage.output_tokens):
             cost = message.total_cost_usd - self._cost_usd
             await listener.usage(_told(self._usage), cost_usd=cost)
@@ -316,7 +328,7 @@ class ClaudeLife(AgentLife):
         args = asked.input if isinstance(asked.input, dict) else {}
         call = AgentCall(agent_call_id=asked.tool_use_id, name=asked.tool_name, args=args)
         if self.listener is None:
-            return {"behavior": "deny", "message": "the turn is over"}
+            return {"behavior": "deny", "message": (await self.refuse_outside(call)).text}
         against = await self.listener.may_run(call)
         return allowed if against is None else {"behavior": "deny", "message": against}
 

@@ -15,7 +15,15 @@ from nousd.errors import AgentFailed, FailureCategory
 from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.codex import messages, told
 from nousd.runtimes.agents.codex.own_items import PATCH, SHELL, call_of, facts_of, result_of
-from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText, Write
+from nousd.runtimes.agents.interface import (
+    UNTOLD,
+    AgentCall,
+    AgentLife,
+    Resume,
+    Start,
+    UserText,
+    Write,
+)
 from nousd.runtimes.agents.mcp_tools import mcp_name
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
@@ -202,6 +210,9 @@ class CodexLife(AgentLife):
             fault = turn.error or messages.Fault(f"the turn is {turn.status}")
             cause = "; ".join(filter(None, (fault.message, fault.additional_details)))
             failure = model_failure(cause, **_why(fault.codex_error_info))
+        own, self._own_calls = self._own_calls, {}
+        for call, begun in own.values() if self.facts_of is not None else ():
+            await self.listener.observed(call, UNTOLD, trio.current_time() - begun)
         self._open_text = ""
         self.end_turn(failure)
 
