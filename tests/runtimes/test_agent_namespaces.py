@@ -78,7 +78,9 @@ class NamespacePlace(Place):
         return list(folder.iterdir()) if folder.is_dir() else []
 
     def environments(self) -> list[dict[str, str]]:
-        """Return the environments of the program's processes that live."""
+        """Return the environments of the program's processes that live, and their command lines as the
+        variable ``""``.
+        """
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
@@ -90,7 +92,7 @@ class NamespacePlace(Place):
                 variables = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
                 is_ours = variables.get("HOME", "").startswith(str(self.folder))
                 if f"fake_{self.kind}".encode() in words and is_ours:
-                    found.append(variables)
+                    found.append({**variables, "": words.decode()})
         return found
 
 
@@ -299,7 +301,9 @@ async def test_planted_secrets_come_out_nowhere(
     for variables in environments:
         is_own = variables["HOME"] == str(place.folder)
         own = {PLANTED[OWN_KEY[kind]]} if is_own and OWN_KEY[kind] else set()
-        assert set(variables.values()) & {*secrets} == own
+        told = {secret for secret in secrets for value in variables.values() if secret in value}
+        assert told == own
+        assert not any(secret in variables[""] for secret in secrets)
     monkeypatch.setattr(
         "nousd.admin.doctor.doctor.EXAMINATIONS", {"both": (examine_places.state_folder,)}
     )
