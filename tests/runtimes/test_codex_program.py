@@ -4,6 +4,7 @@ behind it, and its own schemas judge what it is sent.
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import trio
 from jsonschema_rs import Draft7Validator
 
+from nousd.machine.policy.rules import Rule
 from nousd.runtimes.agents.codex.agent import Codex
 from nousd.store.memory import store as memory
 from tests.harness.daemon import Event, FakeClock, of_type, users
@@ -25,6 +27,8 @@ from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
 
 PROGRAM = shutil.which("codex")
+
+_PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
 pytestmark = [
     pytest.mark.slow,
@@ -182,6 +186,27 @@ async def test_a_tool_that_a_model_brings_along_has_no_effect(placed: Any) -> No
         assert not (place.work / "own").exists()
         # It has nothing to act on, so it does not even ask.
         assert of_type(run, "tool_call_requested") == []
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+async def test_its_commands_are_asked_about_and_pictures_that_it_looks_at_are_told(
+    placed: Any,
+) -> None:
+    command = call("exec_command", {"cmd": "touch never"}, "call_1")
+    picture = call("view_image", {"path": "picture.png"}, "call_2")
+    rules = (Rule("deny", "shell", "the test"),)
+    async with (
+        placed() as (place, stub),
+        runtime_bench(place.work, place.agent, rules=rules, own_tools="on") as bench,
+    ):
+        (place.work / "picture.png").write_bytes(base64.b64decode(_PICTURE))
+        stub.script(answer(command), answer(picture), answer("done"))
+        run = await prompted(bench)
+        assert said(run) == ["done"]
+        assert [denied["tool_name"] for denied in of_type(run, "tool_call_denied")] == ["shell"]
+        assert not (place.work / "never").exists()
+        (completed,) = of_type(run, "tool_call_completed")
+        assert (completed["tool_name"], completed["gated"]) == ("view_image", False)
 
 
 async def test_a_steer_waits_for_the_text_and_skips_the_call(placed: Any) -> None:
