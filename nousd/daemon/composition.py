@@ -100,11 +100,11 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
 
 def _agents(settings: Settings, around: AgentSurroundings) -> Mapping[str, MakeRuntime]:
     """Return the runtimes that drive agent programs, by name; each is imported when it is used."""
-    from nousd.runtimes.agents.spaces import ephemeral_folder, remove_leftovers
+    folder = locations.runtimes_folder(settings.state_dir)
+    if folder.is_dir():
+        from nousd.runtimes.agents.spaces import leftovers, remove_leftovers
 
-    folder = ephemeral_folder(locations.runtimes_folder(settings.state_dir))
-    left = tuple(folder.iterdir()) if folder.is_dir() else ()
-    around.nursery.start_soon(remove_leftovers, left)
+        around.nursery.start_soon(remove_leftovers, leftovers(folder))
     return {
         configured.name: partial(_agent, configured, settings, around)
         for configured in settings.runtimes

@@ -28,7 +28,13 @@ from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
 
 PROGRAM = shutil.which("codex")
 
-_PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_PICTURE = "".join(
+    [
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlE",
+        "QVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+    ]
+)
+"""A PNG of one pixel, in base64."""
 
 pytestmark = [
     pytest.mark.slow,

@@ -20,6 +20,7 @@ from nousd.runtimes.agents.spaces import (
     Spaces,
     ephemeral_folder,
     folder_name,
+    leftovers,
     remove_leftovers,
 )
 from nousd.wire.objects.runtimes import IsolationLevel
@@ -140,7 +141,8 @@ async def test_what_a_killed_daemon_left_is_removed(tmp_path: Path) -> None:
     left = ephemeral_folder(tmp_path) / "left"
     (left / "sub").mkdir(parents=True)
     (left / "sub" / "key").write_text("x")
-    await remove_leftovers([left])
+    assert leftovers(tmp_path) == (left,)
+    await remove_leftovers(leftovers(tmp_path))
     assert not left.exists()
 
 
@@ -152,8 +154,12 @@ def looked(guest: Guest, home: Path | None, work: Path, words: str) -> str:
 
 @needs_bubblewrap
 async def test_a_guest_sees_its_own_home_and_no_other_log_in(tmp_path: Path) -> None:
-    state, work, user = tmp_path / "state", tmp_path / "work", tmp_path / "user"
-    for folder in (state, work, user / ".claude"):
+    work, user = tmp_path / "work", tmp_path / "user"
+    # The user's way to it may have links.
+    (tmp_path / "real").mkdir()
+    state = tmp_path / "state"
+    state.symlink_to("real")
+    for folder in (work, user / ".claude"):
         folder.mkdir(parents=True)
     (user / ".claude" / "key").write_text("of the user")
     guest = Guest(lambda: shutil.which("bwrap"), (state,), (user / ".claude",))

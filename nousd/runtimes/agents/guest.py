@@ -49,6 +49,7 @@ class Guest(NamedTuple):
             AgentFailed: it could look, or the workspace, or its own file, is in a covered folder.
         """
         inside = list(argv) if home is None else [*_PRIVATE, *argv]
+        own = () if home is None else ("--bind", *2 * [str(home.resolve())])
         program = self.bubblewrap()
         if program is None:
             if not has_tools or not self.covered:
@@ -71,7 +72,7 @@ class Guest(NamedTuple):
             *(word for path in covered for word in _cover(path)),
             # Root could take the covers away.
             *("--cap-drop", "ALL"),
-            *(() if home is None else ("--bind", str(home), str(home))),
+            *own,
             *("--unshare-pid", "--proc", "/proc", "--die-with-parent", "--new-session"),
             *("--chdir", str(workdir), "--"),
             *inside,

@@ -156,6 +156,12 @@ def ephemeral_folder(folder: Path) -> Path:
     return folder / "ephemeral"
 
 
+def leftovers(folder: Path) -> tuple[Path, ...]:
+    """Return the HOMEs that a killed daemon has left, before this one makes any."""
+    lives = ephemeral_folder(folder)
+    return tuple(lives.iterdir()) if lives.is_dir() else ()
+
+
 async def remove_leftovers(left: Iterable[Path]) -> None:
     """Remove the HOMEs that a killed daemon has left."""
     for home in left:
