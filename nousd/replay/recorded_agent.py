@@ -44,7 +44,7 @@ class RecordedAgent:
         self._turns = _turns_of(run)
         self._steers: list[Delivery] = []
 
-    def auth_facts(self) -> AuthFacts:
+    def auth_facts(self, _namespace: str) -> AuthFacts:
         """See ``Runtime.auth_facts``."""
         return AuthFacts(instructions="a recording needs no program")
 

@@ -4,10 +4,11 @@ behind it, and its own schemas judge what it is sent.
 
 from __future__ import annotations
 
-import base64
 import json
 import shutil
+import struct
 import subprocess
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,14 +28,6 @@ from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
 
 PROGRAM = shutil.which("codex")
-
-_PICTURE = "".join(
-    [
-        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlE",
-        "QVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
-    ]
-)
-"""A PNG of one pixel, in base64."""
 
 pytestmark = [
     pytest.mark.slow,
@@ -147,6 +140,16 @@ async def prompted(bench: RuntimeBench, text: str = "go", **payload: Any) -> lis
         return await bench.events.run(accepted["run_id"])
 
 
+def picture_of_a_pixel() -> bytes:
+    """Return a PNG."""
+    head = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(4))), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
+
+
 def outputs(stub: StubModel) -> list[str]:
     """Return the outputs of calls that the model was told last."""
     given = stub.requests[-1].json["input"]
@@ -205,7 +208,7 @@ async def test_its_commands_are_asked_about_and_pictures_that_it_looks_at_are_to
         placed() as (place, stub),
         runtime_bench(place.work, place.agent, rules=rules, own_tools="on") as bench,
     ):
-        (place.work / "picture.png").write_bytes(base64.b64decode(_PICTURE))
+        (place.work / "picture.png").write_bytes(picture_of_a_pixel())
         stub.script(answer(command), answer(picture), answer("done"))
         run = await prompted(bench)
         assert said(run) == ["done"]
