@@ -30,6 +30,7 @@ class Puppet:
     version = "1.2.3"
     consumes_on_delivery = True
     capabilities = NativeRuntime.capabilities
+    models: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.acts: list[Act] = []

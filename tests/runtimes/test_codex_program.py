@@ -307,6 +307,6 @@ async def test_what_the_program_is_sent_is_valid(tmp_path: Path) -> None:
         else:
             judges["ClientNotification"].validate(message)
     assert judged == {
-        *(None, "initialize", "initialized", "config/read", "thread/start"),
+        *(None, "initialize", "initialized", "config/read", "model/list", "thread/start"),
         *("thread/inject_items", "turn/start", "turn/steer", "turn/interrupt"),
     }
