@@ -187,7 +187,7 @@ LAYERS: dict[str, str] = {
     "providers": "interface models encoding http retry * setup",
     "bridge": """replies access stream http metrics routing openapi routes app mcp restricted_dial
         run embedded""",
-    "cli": """completion arguments output short_ids render user_service starting model_names
+    "cli": """completion arguments output short_ids render user_service starting
         client_options session_choice chat nousctl nousd demo""",
     "admin": "reading check salvage doctor backup vacuum bundle first_settings",
     "daemon": """clock error_boundary eventlog replies sessions workspace policy blobs mcp ops runs

@@ -9,10 +9,11 @@ from nousd.errors import Refused
 
 OTHER = "use another folder: nousctl session new --workspace FOLDER"
 ELSEWHERE = "name one that the daemon can use, on the machine where it runs"
+ALL_THE_SAME = "set it all the same with: nousctl model set MODEL --unlisted"
 WIDE = "it contains what belongs to the daemon; name a folder further down"
 
 
-def refused(message: str, cause: str = "", **details: str) -> Refused:
+def refused(message: str, cause: str = "", **details: object) -> Refused:
     return Refused("command_rejected", message, cause, details)
 
 
@@ -40,6 +41,10 @@ def refused(message: str, cause: str = "", **details: str) -> Refused:
             "there is no such runtime; list them with: nousctl runtime list (nope; nearest: codex)",
         ),
         (refused("too_many_rules", "256"), "too many rules (256)"),
+        (
+            refused("model_unknown", "p lists no model x; the nearest is p/y", must_be_listed=True),
+            f"p lists no model x; the nearest is p/y; {ALL_THE_SAME}",
+        ),
         (
             refused("queue_changed", "read get_queue"),
             "the queue has changed; look at it again with: nousctl queue list",

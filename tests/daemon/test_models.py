@@ -162,6 +162,29 @@ async def test_a_misspelled_model_is_refused_with_the_nearest_name(
     assert await choice_of(client) == ("main", "m1", None)
 
 
+async def test_a_model_that_must_be_listed_is_refused_with_the_nearest_that_is(
+    client: Client, other: StubModel
+) -> None:
+    other.script(models_reply("large-2", "tiny"))
+    error = await client.refusal("set_model", model="other/lagre-2", must_be_listed=True)
+    assert (error["code"], error["message"]) == ("command_rejected", "model_unknown")
+    assert error["cause"] == "other lists no model lagre-2; the nearest is other/large-2"
+    assert error["details"] == {"nearest": "other/large-2", "must_be_listed": True}
+    assert await choice_of(client) == ("main", "m1", None)
+    for name in ("other/large-2", "quick"):
+        await client.request("set_model", model=name, must_be_listed=True)
+    await client.request("set_model", model="other/lagre-2")
+    assert await choice_of(client) == ("other", "lagre-2", None)
+
+
+async def test_a_server_that_cannot_be_asked_refuses_no_model(
+    client: Client, stub: StubModel
+) -> None:
+    stub.script(error_reply(503, "overloaded"))
+    await client.request("set_model", model="main/any", must_be_listed=True)
+    assert await choice_of(client) == ("main", "any", None)
+
+
 async def test_a_model_of_an_unusable_provider_is_refused(client: Client) -> None:
     error = await client.refusal("set_model", model="broken/large")
     assert (error["message"], error["cause"]) == (

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from nousd.daemon.workspace.workspaces import OwnFolders, Roots
+from tests.daemon.workspaces_bench import ALLOW_MORE
 
 ROOTS = Roots(
     (Path("/work"), Path("/home/me/src"), Path("/work")),
     (Path("/work/state"), Path("/home/me/src/app/secret.md"), Path("/etc/nousd/config.toml")),
 )
 
-OUTSIDE = "it must lie in /work or /home/me/src"
+OUTSIDE = f"it must lie in /work or /home/me/src; {ALLOW_MORE}"
 WITHIN = "it lies in what belongs to the daemon"
 KERNELS = "it lies in what the kernel shows of programs and devices"
 AROUND = (

@@ -21,6 +21,7 @@ from tests.daemon.asking_bench import calls
 from tests.daemon.scripted import Outcome, says
 from tests.daemon.task_bench import PlannedModel, tasks
 from tests.daemon.workspaces_bench import (
+    ALLOW_MORE,
     Bench,
     Folders,
     TellingSandbox,
@@ -161,7 +162,9 @@ async def test_a_workspace_outside_every_root_is_refused_with_the_list_of_roots(
             error = await bench.client.refusal("new_session", workspace=str(named))
             assert error["message"] == "workspace_not_allowed"
             assert error["details"] == {"workspace": str(named)}
-            assert error["cause"] == f"it must lie in {folders.home} or {folders.a} or {folders.b}"
+            assert error["cause"] == (
+                f"it must lie in {folders.home} or {folders.a} or {folders.b}; {ALLOW_MORE}"
+            )
 
 
 @pytest.mark.behaviour("the_user_may_work_in_any_folder")
@@ -509,7 +512,7 @@ async def test_a_daemon_with_one_folder_has_only_its_default_workspace(
                 is daemon.services.workspaces.default
             )
         error = await client.refusal("new_session", workspace=str(folders.a))
-        assert error["cause"] == f"it must lie in {folders.home}"
+        assert error["cause"] == f"it must lie in {folders.home}; {ALLOW_MORE}"
 
 
 # --- concurrent changes ----------------------------------------------------------------------

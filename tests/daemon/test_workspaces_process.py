@@ -10,7 +10,7 @@ import pytest
 
 from tests.daemon.process_harness import Place, running
 from tests.daemon.scripted import ScriptedProvider
-from tests.daemon.workspaces_bench import Bench
+from tests.daemon.workspaces_bench import ALLOW_MORE, Bench
 from tests.harness.daemon import Daemon
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
@@ -55,7 +55,9 @@ async def test_a_session_keeps_its_workspace_after_a_kill_and_works_only_while_i
         call = {"session_id": a, "tool": "read", "args": {"path": "name.txt"}}
         error = await bench.client.refusal("call_tool", **call)
         assert error["message"] == "workspace_not_allowed"
-        assert error["cause"] == f"it must lie in {place.work} or {place.folder / 'b'}"
+        assert error["cause"] == (
+            f"it must lie in {place.work} or {place.folder / 'b'}; {ALLOW_MORE}"
+        )
         state = await bench.client.request("get_state", session_id=a)
         assert state["workspace"] == str(place.folder / "a")
     allow(place, "a")

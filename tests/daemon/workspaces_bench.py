@@ -16,6 +16,9 @@ from nousd.wire.objects.policy import SandboxFacts
 from tests.daemon.scripted import Outcome, ScriptedProvider, says
 from tests.harness.daemon import Client, Daemon, Event, Events, memory_daemon, of_type
 
+ALLOW_MORE = "nousd serve --workspace FOLDER, or the setting workspaces, allows another"
+"""What ends the refusal of a folder that only the user could allow."""
+
 
 class Folders(NamedTuple):
     """``home`` is the workdir, ``a`` and ``b`` are workspaces, ``outside`` is none of them."""

@@ -134,7 +134,6 @@ REQUIRED_NAMES = {
     "promote": "input_id",
     "move_queued": "input_id",
     "remove_queued": "input_id",
-    "set_model": "model",
 }
 PROJECT_PATH_FAULTS: Faults = [
     ({"path": 4}, "path must be a string"),
@@ -370,6 +369,17 @@ FAULTS: dict[str, Faults] = {
         *[({"tools": value}, "tools must be string array") for value in STRANGE_ARRAYS],
         ({"tools": ["a"] * (TOOLS_MAX + 1)}, "tools is too long: at most 1024"),
         ({"tools": [LONG_NAME]}, "an item of tools is too long: at most 256"),
+    ],
+    "set_model": [
+        *required_name_faults("model"),
+        *with_required(
+            "model",
+            "m",
+            [
+                ({"must_be_listed": value}, "must_be_listed must be a boolean")
+                for value in NO_BOOLEANS
+            ],
+        ),
     ],
     "set_steering_mode": MODE_FAULTS,
     "set_thinking": [

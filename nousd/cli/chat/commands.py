@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 
 from nousd.cli.chat.conversation import Conversation
 from nousd.cli.chat.queue import queue
-from nousd.cli.model_names import set_model
 from nousd.cli.render import chat_lines
 from nousd.errors import ClientError
 
@@ -70,10 +69,7 @@ def _session(talk: Conversation, _rest: str) -> None:
 
 def _model(talk: Conversation, name: str) -> None:
     if name:
-        answer, remark = set_model(talk.ask, {"model": name, "session_id": talk.session_id})
-        talk.show(answer)
-        if remark:
-            talk.say(f"({remark})")
+        talk.show(talk.ask_here("set_model", {"model": name, "must_be_listed": True}))
         return
     state = talk.ask_here("get_state", {}).payload
     talk.say(f"{state['provider']} {state['model']} (/model NAME changes it)")

@@ -202,8 +202,6 @@ def _what_is(name: str) -> Watch:
     verb = VERBS[name]
     if name == "prompt":
         return Watch(verb.help, verb.arguments, _prompt)
-    if name == "model":
-        return Watch(verb.help, verb.arguments, _set_model)
     if INPUT in verb.arguments:
         return Watch(verb.help, verb.arguments, partial(_ask_of_input, verb))
     return Watch(verb.help, verb.arguments, partial(_ask, verb))
@@ -276,19 +274,6 @@ def _prompt(options: Options, values: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         watch.tell_how_to_abort("the run", values.get("session_id"))
         raise
-
-
-def _set_model(options: Options, values: dict[str, Any]) -> int:
-    """Set a model, and tell a person if its server does not list it."""
-    if options.json or not sys.stdout.isatty():
-        return _ask(VERBS["model"], options, values)
-    from nousd.cli.model_names import set_model
-
-    with options.connect() as daemon:
-        answer, remark = set_model(daemon.request, values)
-    if remark:
-        say(remark)
-    return print_answer(options, answer)
 
 
 def _ask_of_input(verb: Verb, options: Options, values: dict[str, Any]) -> int:

@@ -6,6 +6,7 @@ sending and printing are the same for each. ``watches`` has the verbs that are m
 
 from __future__ import annotations
 
+from operator import not_
 from typing import Annotated, Final, Literal
 
 import typer
@@ -55,6 +56,14 @@ MODEL: Final = required(
     "MODEL",
     "Model as provider/model, as an alias, or by its provider's name.",
     complete=complete_model,
+)
+UNLISTED: Final = Argument(
+    "must_be_listed",
+    Annotated[
+        bool, typer.Option("--unlisted", help="Set also a model that its server does not list.")
+    ],
+    False,
+    convert=not_,
 )
 INPUT: Final = required("input_id", "INPUT", "Input: its id as queue list shows it.")
 BEFORE_INPUT: Final = option(
@@ -224,7 +233,11 @@ VERBS: Final[dict[str, Verb]] = {
         ),
         timeout_seconds=_LISTING_SECONDS,
     ),
-    "model": Verb("set_model", "Set the model of a session.", (MODEL, SESSION)),
+    "model": Verb(
+        "set_model",
+        "Set the model of a session.",
+        (MODEL, SESSION, UNLISTED),
+    ),
     "runtime": Verb(
         "set_runtime",
         "Set the runtime of a session's next runs.",

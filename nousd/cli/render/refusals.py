@@ -114,6 +114,8 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if refused.code == "provider_error":
         hint = refused.details.get("hint") or provider_hint(refused.cause or "")
         return f"{refused.message}{cause}" + (f"; {hint}" if hint else "")
+    if refused.details.get("must_be_listed"):
+        return f"{refused.cause}; set it all the same with: nousctl model set MODEL --unlisted"
     if refused.code == "command_rejected":
         said = _SAID.get(word) or refused.message.replace("_", " ")
         return (said.partition("; ")[0] if in_chat else said) + cause

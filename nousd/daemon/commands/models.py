@@ -38,10 +38,32 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
         said = Accepted(command="set_model", provider=runtime.name, model=command.model)
         return Deferred(handle, said)
     choice = named_model(services, command.model, state)
+    if command.must_be_listed:
+        await _require_listed(services, choice)
     handle = services.sessions.update(live, model=choice.model, provider=choice.provider)
     return Deferred(
         handle, Accepted(command="set_model", provider=choice.provider, model=choice.model)
     )
+
+
+async def _require_listed(services: Services, choice: ModelChoice) -> None:
+    """Raise if the server of a model lists models, and not this one. A server that cannot be asked, or
+    whose list is cut, may have any.
+
+    Raises:
+        CommandRejected: ``model_unknown``.
+    """
+    listing = await services.model_lists.listing(choice.provider)
+    names = [name_of(each) for each in listing.models]
+    is_whole = choice.provider in listing.listed and not listing.is_cut
+    if not is_whole or not names or choice in listing.models:
+        return
+    import difflib
+
+    (nearest,) = difflib.get_close_matches(name_of(choice), names, n=1, cutoff=0.0)
+    unknown = ModelUnknown(f"{choice.provider} lists no model {choice.model}", nearest)
+    details = {"nearest": nearest, "must_be_listed": True}
+    raise CommandRejected("model_unknown", cause=str(unknown), details=details)
 
 
 def require_model(runtime: Runtime, name: str) -> None:

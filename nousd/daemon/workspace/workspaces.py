@@ -36,6 +36,7 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 WORKSPACES_MAX: Final = 256
 """Maximum number of unused workspaces to remember; the least recently used one is dropped."""
 
+_ALLOW_MORE: Final = "nousd serve --workspace FOLDER, or the setting workspaces, allows another"
 _IS_LINK: Final = "a folder on the way there is a link now"
 
 
@@ -273,7 +274,7 @@ class Roots:
         """
         around = [root for root in self.allowed if real.is_relative_to(root)]
         if not around:
-            return f"it must lie in {' or '.join(map(str, self.allowed))}"
+            return f"it must lie in {' or '.join(map(str, self.allowed))}; {_ALLOW_MORE}"
         # It shows the keys in the daemon's environment. /dev/shm belongs to anybody.
         if is_kernels(real) and not any(map(is_kernels, around)):
             return _KERNELS

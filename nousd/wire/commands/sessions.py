@@ -164,6 +164,7 @@ class SetModel(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
     model: Name
     session_id: Name | None = None
+    must_be_listed: bool = False
 
 
 class SetRuntime(AnsweredBy[Accepted], frozen=True, kw_only=True):
