@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -27,7 +28,7 @@ from nousd.net.jsonrpc import (
     JsonRpc,
     RpcError,
 )
-from nousd.wire.codec.envelope import encode_json
+from nousd.wire.codec.envelope import encode_json, scrub
 
 PROTOCOL_VERSION: Final = 1
 SESSIONS_MAX: Final = 64
@@ -132,15 +133,17 @@ class Agent:
         try:
             said = msgspec.json.decode(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            await self.refuse_line(f"the line is no JSON: {error}")
+            await self.refuse_line(f"the line is no JSON: {error}", id=_id_in(line))
             return
         if not isinstance(said, dict) or said.keys().isdisjoint({"result", "error"}):
             await self.refuse_line("the line is no message of JSON-RPC", INVALID_REQUEST)
 
-    async def refuse_line(self, reason: str, code: int = PARSE_ERROR) -> None:
-        """Answer a line that has no id to answer under."""
+    async def refuse_line(
+        self, reason: str, code: int = PARSE_ERROR, *, id: int | str | None = None
+    ) -> None:
+        """Answer a line, under its id if it has one."""
         error = {"code": code, "message": reason}
-        await self._write(encode_json({"jsonrpc": "2.0", "id": None, "error": error}))
+        await self._write(encode_json({"jsonrpc": "2.0", "id": id, "error": error}))
 
     def end(self, failure: AgentFailed) -> None:
         """Nothing fails that way here: the connection ends with the editor's output."""
@@ -300,9 +303,23 @@ def _decoded(params: Raw, struct: type[P]) -> P:
     return msgspec.json.decode(params, type=struct)
 
 
+def _id_in(line: bytes) -> int | str | None:
+    """Return the id of a request that only a lenient reader can read: half a character in a text, as a
+    browser's JSON may have it, must not keep the editor waiting.
+    """
+    with suppress(ValueError, RecursionError):
+        said = json.loads(line)
+        if isinstance(said, dict) and isinstance(said.get("id"), int | str):
+            return scrub(said["id"]) if isinstance(said["id"], str) else said["id"]
+    return None
+
+
 def _real(folder: str) -> str:
-    """Return a folder as the daemon names it: with links resolved."""
-    return os.path.realpath(folder)
+    """Return a folder as the daemon names it: with links resolved. Raises RpcError."""
+    try:
+        return os.path.realpath(folder)
+    except ValueError as error:  # a NUL
+        raise RpcError(INVALID_PARAMS, f"cwd: {error}") from None
 
 
 def _servers_of(wanted: requests.NewSession) -> tuple[Handed, ...]:

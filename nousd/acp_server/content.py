@@ -70,7 +70,10 @@ def _mention(uri: str, name: str, folder: str) -> str:
 
 def shown_uri(uri: str, folder: str) -> str:
     """Return a URI as tools know the thing: a file by its path, relative if it is in the folder."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError:  # such as of half an IPv6 address
+        return uri
     if parts.scheme != "file":
         return uri
     path = Path(unquote(parts.path))

@@ -130,7 +130,7 @@ def _whole_path(folder: str, path: str) -> str:
 
 def _text_of_file(path: Path) -> str | None:
     """Return what a text file of moderate size holds; None if there is none."""
-    with suppress(OSError, UnicodeDecodeError):
+    with suppress(OSError, ValueError):  # no text, or no path
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)

@@ -54,6 +54,25 @@ async def test_a_line_that_is_no_message_is_answered(bench: Bench, line: bytes) 
     assert error["error"]["code"] == -32600
 
 
+async def test_a_request_with_half_a_character_is_answered_under_its_id(bench: Bench) -> None:
+    """It can be written in JSON, and stands in no text."""
+    params = {"sessionId": bench.session_id, "prompt": [{"type": "text", "text": "\ud83d"}]}
+    await bench.editor.send({"id": 99, "method": "session/prompt", "params": params})
+    error = await bench.editor.until(lambda message: message.get("id") == 99)
+    assert error["error"]["code"] == -32700
+
+
+async def test_paths_and_addresses_that_cannot_exist_cost_only_their_request(bench: Bench) -> None:
+    with pytest.raises(RpcFailed, match="cwd: embedded null"):
+        await bench.editor.ask("session/list", cwd="/a\0b")
+    link = {"type": "resource_link", "uri": "http://[", "name": "n"}
+    assert await bench.prompt("[[text Fine.]]", link) == "end_turn"
+    for path in ("a\\u0000b", "a\\ud83db"):
+        args = f'{{"path":"{path}","content":"x"}}'
+        assert await bench.prompt(CALLING("write", args)) == "end_turn"
+    assert len(bench.editor.updates("tool_call")) == 2
+
+
 async def test_an_answer_to_nothing_is_not_answered(bench: Bench) -> None:
     await bench.editor.send({"id": 99, "result": {}})
     await bench.editor.send({"id": 99, "error": {"code": 1, "message": "no"}})
