@@ -37,6 +37,9 @@ _SUBJECTS: Final = ("command", "path", "pattern", "url", "query")
 _TITLE_CHARS_MAX: Final = 200
 _FILE_BYTES_MAX: Final = 2 * 1024 * 1024
 _DIFFS_MAX: Final = 100
+_LINE_MAX: Final = 2**32 - 1
+"""Editors read line numbers as 32 bits, and drop an update with a larger one."""
+
 
 _CHANGING: Final = frozenset({"write", "edit", "patch"})
 
@@ -75,7 +78,8 @@ def described(tool_name: str, args: Args, folder: str, *, is_past: bool = False)
     paths = [diff["path"] for diff in diffs] or _named_path(args, folder)
     if paths:
         line = args.get("offset")
-        is_line = ours == "read" and isinstance(line, int) and line > 0
+        # Arguments are shown before they are checked.
+        is_line = ours == "read" and type(line) is int and 0 < line <= _LINE_MAX
         at = {"line": line} if is_line else {}
         call["locations"] = [{"path": path, **at} for path in paths]
     if diffs:

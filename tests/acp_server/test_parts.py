@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nousd.acp_server.asking import form_of, permission_options
 from nousd.acp_server.content import shown_uri
 from nousd.acp_server.prompts import Prompt, Prompts
-from nousd.acp_server.tool_calls import title_of
+from nousd.acp_server.tool_calls import described, title_of
 from nousd.acp_server.transcript import entries_of
 from nousd.acp_server.updates import Updates
 from nousd.client.answers import Answer
 from nousd.client.client import Client
 from nousd.net.jsonrpc import RpcError
+from nousd.wire.codec.envelope import encode_json
 from tests.acp_server.editor import check
 
 RUN = {"session_id": "s", "run_id": "run-1"}
@@ -175,3 +179,38 @@ class Pages(Client):
 async def test_the_pages_of_a_long_transcript_come_oldest_first() -> None:
     read = [entry["id"] async for entry in entries_of(Pages(), "s")]
     assert read == [str(n) for n in range(10)]
+
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=12),
+    st.sampled_from(["a\0b", "/", "..", "", "~", "a.txt", "--- a\n+++ b\n@@ -1 +1 @@\n-x\n+y\n"]),
+)
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), TEXTS),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(TEXTS, inner, max_size=3)),
+    max_leaves=5,
+)
+KEYS = st.sampled_from(
+    [*("path", "content", "oldText", "newText", "patch", "strip", "offset", "command"), "todos"]
+)
+TOOLS = st.sampled_from(
+    ["read", "write", "edit", "patch", "bash", "todo", "mcp__session_a__b", "nousd_write", "x"]
+)
+
+
+@given(TOOLS, st.dictionaries(KEYS, JSON, max_size=4), st.booleans())
+def test_any_arguments_of_a_model_can_be_shown(
+    tool: str, args: dict[str, Any], is_past: bool
+) -> None:
+    call = described(tool, args, "/no/such/folder", is_past=is_past)
+    shown = json.loads(encode_json({"toolCallId": "c", **call}))
+    check("ToolCall", shown)
+
+
+@pytest.mark.parametrize(
+    ("offset", "shown"),
+    [(1, {"line": 1}), (2**32, {}), (0, {}), (-1, {}), (True, {}), ("1", {})],
+)
+def test_only_a_line_that_can_be_one_is_shown(offset: object, shown: dict[str, int]) -> None:
+    (place,) = described("read", {"path": "a", "offset": offset}, "/work")["locations"]
+    assert place == {"path": "/work/a", **shown}
