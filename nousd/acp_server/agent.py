@@ -38,7 +38,6 @@ _NOT_FOUND: Final = -32002
 _PAGE_ROWS: Final = 50
 _SOURCE: Final = "acp"
 _NAME_CHARS_MAX: Final = 256
-_LEAVE_SECONDS: Final = 5.0
 _DELETE_SECONDS: Final = 30.0
 _GLANCE_SECONDS: Final = 0.05
 
@@ -149,11 +148,8 @@ class Agent:
         """Nothing fails that way here: the connection ends with the editor's output."""
         raise failure
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Leave all sessions; what runs in them goes on."""
-        with trio.move_on_after(_LEAVE_SECONDS), suppress(ClientError):
-            for session in self._open.values():
-                await session.leave()
         for session in self._open.values():
             session.close()
 

@@ -80,7 +80,7 @@ async def talk(
         async with trio.open_nursery() as sessions:
             agent = Agent(daemon, lines.send, sessions, ensure)
             await _take_lines(agent, read)
-            await agent.close()
+            agent.close()
             sessions.cancel_scope.cancel()
         lines.close()
         writing.cancel_scope.deadline = trio.current_time() + _LAST_LINES_SECONDS

@@ -25,8 +25,10 @@ from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX
 
 Payload = Mapping[str, Any]
 
-_TTL_SECONDS: Final = 600
-"""How long a server outlives an editor that is killed; until then it is added again and again."""
+_TTL_SECONDS: Final = 300
+"""How long a server outlives the editor, which adds it again and again: another one, or a terminal, may
+go on with the session.
+"""
 
 _RENEWAL_SECONDS: Final = _TTL_SECONDS / 3
 

@@ -223,15 +223,6 @@ class OpenSession:
         """Remove the MCP servers that the editor handed in, except for some."""
         await self._servers.remove(but)
 
-    async def leave(self) -> None:
-        """Take back the MCP servers, because the editor is closed, unless a run may need them.
-
-        Raises:
-            ClientError: the daemon is gone.
-        """
-        if (await self._ask("get_state", {}))["run_state"] == "idle":
-            await self._servers.remove()
-
     def close(self, outcome: StopReason | RpcError = "cancelled") -> None:
         """Send no more updates, and end so what the editor waits for."""
         self._scope.cancel()

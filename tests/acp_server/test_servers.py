@@ -198,21 +198,21 @@ async def test_a_server_behind_a_url_is_asked_about_and_gets_its_headers(bench: 
     assert shown == f"{web.url}\nwith the headers Authorization"
 
 
-async def test_servers_end_with_the_editor_unless_a_run_may_need_them(folder: Path) -> None:
-    async with socket_daemon(folder, provider=make_provider("mock")) as daemon:
+async def test_an_editor_that_ends_takes_no_server_from_another_one(folder: Path) -> None:
+    async with (
+        socket_daemon(folder, provider=make_provider("mock")) as daemon,
+        editor_at(folder / "nous.sock") as staying,
+    ):
+        staying.answers["session/request_permission"] = YES
+        session_id = await staying.new(folder / "work", SERVER)
+        assert await results(staying, session_id) == ["hi"]
+        async with editor_at(folder / "nous.sock") as other:
+            made = {"sessionId": session_id, "cwd": str(folder / "work"), "mcpServers": [SERVER]}
+            await other.ask("session/resume", **made)
+            assert await results(other, session_id) == ["hi"]
+        assert await results(staying, session_id) == ["hi"]
         client = await daemon.connect()
-        async with editor_at(folder / "nous.sock") as editor:
-            editor.answers["session/request_permission"] = YES
-            idle = await editor.new(folder / "work", SERVER)
-            working = await editor.new(folder / "work", SERVER)
-            await results(editor, idle)
-            await results(editor, working)
-            events = await daemon.watch(session_id=working)
-            await editor.begin_prompt(working, "[[slow 1000]] [[say 500]]")
-            await events.until("turn_start")
-        servers = (await client.request("list_mcp"))["servers"]
-        assert [server["session_id"] for server in servers] == [working]
-        await client.request("abort", session_id=working)
+        assert len((await client.request("list_mcp"))["servers"]) == 1
 
 
 # --- without a daemon ------------------------------------------------------------------------
