@@ -219,9 +219,14 @@ class SessionServers:
                 else:  # the daemon was started again
                     await self._begin(server)
             with trio.move_on_after(_READY_SECONDS):
-                while any(self._states[name] == _CONNECTING for name in self._awaited):
+                while self._is_connecting:
                     await self._news.wait()
             self._awaited.clear()
+
+    @property
+    def _is_connecting(self) -> bool:
+        awaited = self._awaited & self._wanted.keys()
+        return any(self._states[name] == _CONNECTING for name in awaited)
 
     @contextmanager
     def hurried(self) -> Iterator[None]:

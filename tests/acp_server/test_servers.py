@@ -78,8 +78,9 @@ async def test_a_server_is_started_once_the_user_agrees_and_the_first_prompt_has
 @pytest.mark.behaviour("editors_hand_in_mcp_servers")
 @pytest.mark.parametrize("answer", [NO, {"outcome": {"outcome": "cancelled"}}])
 async def test_a_server_that_the_user_denies_never_starts_and_the_session_says_so(
-    bench: Bench, answer: Message, tmp_path: Path
+    bench: Bench, answer: Message, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(servers_module, "_READY_SECONDS", math.inf)
     starts = tmp_path / "starts"
     counting = {**SERVER, "args": [*SERVER["args"], "--count", str(starts)]}
     bench.editor.answers["session/request_permission"] = answer
@@ -163,7 +164,10 @@ async def test_a_server_that_never_answers_keeps_one_prompt_waiting_and_no_other
     assert await bench.editor.prompt(session_id, "[[text Second.]]") == "end_turn"
 
 
-async def test_a_secret_in_a_command_line_is_refused_before_anyone_is_asked(bench: Bench) -> None:
+async def test_a_secret_in_a_command_line_is_refused_before_anyone_is_asked(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers_module, "_READY_SECONDS", math.inf)
     leaking = {**SERVER, "args": ["--api-key=sk-ant-0123456789abcdef"]}
     session_id = await bench.editor.new(bench.folder, leaking)
     assert await bench.editor.prompt(session_id, "[[text Fine.]]") == "end_turn"
