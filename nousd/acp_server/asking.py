@@ -6,6 +6,7 @@ Another client may answer first: then the request is withdrawn.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ _OVER: Final = frozenset(
     }
 )
 """Refusals that mean: nobody waits for the answer any more."""
+
+_OF_DEFINITION: Final = re.compile(r"\(#[0-9a-f]+\)$")
+"""The part of a rule that names how an MCP server described its tool, which says nothing to people."""
 
 _DISMISSED: Final = "the user dismissed it"
 _SKIP: Final = "skip"
@@ -171,14 +175,15 @@ def permission_options(request: Payload) -> list[dict[str, str]]:
     """Return what the user can answer; the ids are the decisions of ``confirm_tool``."""
     rule = request.get("rule") if "outside" not in request else None
     options = [("once", "Allow once", "allow_once")]
+    shown = _OF_DEFINITION.sub("", rule or "")
     if rule is not None:
         options += [
-            ("session", f"Allow {rule} in this session", "allow_always"),
-            ("always", f"Always allow {rule} in this workspace", "allow_always"),
+            ("session", f"Allow {shown} in this session", "allow_always"),
+            ("always", f"Always allow {shown} in this workspace", "allow_always"),
         ]
     options.append(("deny", "Reject", "reject_once"))
     if rule is not None:
-        options.append(("deny_session", f"Reject {rule} in this session", "reject_always"))
+        options.append(("deny_session", f"Reject {shown} in this session", "reject_always"))
     return [{"optionId": id, "name": name, "kind": kind} for id, name, kind in options]
 
 

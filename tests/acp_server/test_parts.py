@@ -130,6 +130,13 @@ def test_a_request_about_a_place_outside_offers_no_rule() -> None:
     assert [option["optionId"] for option in permission_options(request)] == ["once", "deny"]
 
 
+def test_a_rule_is_offered_without_the_hash_that_says_nothing_to_people() -> None:
+    options = permission_options({"rule": "mcp__session_files__read(#0f3a)"})
+    names = [option["name"] for option in options]
+    assert "Allow mcp__session_files__read in this session" in names
+    assert not any("#" in name for name in names)
+
+
 def test_a_form_has_a_field_for_each_question_and_for_other_words() -> None:
     options = [{"label": "red", "description": "warm"}, {"label": "blue"}]
     form = form_of(
