@@ -73,6 +73,7 @@ class Prompts:
 
     def __init__(self) -> None:
         self._waiting: dict[str, Prompt] = {}
+        self._forgotten = trio.lowlevel.ParkingLot()
         self._last_stop = ""
         self._failure: Payload = {}
 
@@ -84,6 +85,14 @@ class Prompts:
     def forget(self, prompt: Prompt) -> None:
         """Remove a prompt that is over, or is not waited for any more."""
         self._waiting.pop(prompt.key, None)
+        self._forgotten.unpark_all()
+
+    async def let_answer(self) -> None:
+        """Wait until those whose turn is over are about to be answered; the updates of the next turn
+        come behind that.
+        """
+        while any(prompt.turn and prompt.is_over.is_set() for prompt in self._waiting.values()):
+            await self._forgotten.park()
 
     @property
     def undelivered(self) -> list[Prompt]:

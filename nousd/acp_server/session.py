@@ -389,6 +389,7 @@ class OpenSession:
                     {"sessionUpdate": "config_option_update", "configOptions": options}
                 )
         self._prompts.note(type_, payload)
+        await self._prompts.let_answer()
         if type_ == "agent_end" and payload["status"] not in {"completed", "cancelled"}:
             tasks.start_soon(self._withdraw_undelivered)
 

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from trio.testing import wait_all_tasks_blocked
 
 from nousd.acp_server.asking import form_of, permission_options
 from nousd.acp_server.content import shown_uri
@@ -105,6 +107,31 @@ def test_the_end_of_another_run_ends_no_prompt() -> None:
     assert not prompt.is_over.is_set()
     prompts.note("session_deleted", {"session_id": "s"})
     assert isinstance(prompt.outcome, RpcError)
+
+
+async def test_nothing_follows_the_end_of_a_turn_before_its_prompt_is_answered() -> None:
+    prompts = Prompts()
+    prompt = begun(prompts)
+    await prompts.let_answer()
+    prompts.note("agent_end", {**RUN, "status": "completed"})
+    steps = []
+    async with trio.open_nursery() as nursery:
+
+        async def follow() -> None:
+            await prompts.let_answer()
+            steps.append("the next update")
+
+        nursery.start_soon(follow)
+        await wait_all_tasks_blocked()
+        steps.append("the answer")
+        prompts.forget(prompt)
+    assert steps == ["the answer", "the next update"]
+
+
+async def test_a_prompt_that_is_over_before_its_turn_holds_nothing_up() -> None:
+    prompts = Prompts()
+    prompts.begin("a").settle("cancelled")
+    await prompts.let_answer()
 
 
 @pytest.mark.parametrize(
