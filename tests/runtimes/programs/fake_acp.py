@@ -13,9 +13,7 @@ Besides the usual acts: ``{"disguised": [TOOL, COMMAND]}`` a command that it cal
 from __future__ import annotations
 
 import json
-import os
 import queue
-import subprocess
 import sys
 import threading
 import uuid
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.runtimes.programs.acts import acts_of, die, send, send_garbage, send_raw
+from tests.runtimes.programs.mcp_client import Tools, Waiting
 
 RECEIVED = "received.ndjson"
 
@@ -40,75 +39,6 @@ class Refused(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code, self.message = code, message
-
-
-class Waiting:
-    """Answers to requests, by their ids."""
-
-    def __init__(self) -> None:
-        self._answers: dict[Any, dict[str, Any]] = {}
-        self._changed = threading.Condition()
-        self.is_stopped = False
-
-    def put(self, id_: Any, answer: dict[str, Any]) -> None:
-        with self._changed:
-            self._answers[id_] = answer
-            self._changed.notify_all()
-
-    def get(self, id_: Any) -> dict[str, Any]:
-        with self._changed:
-            self._changed.wait_for(lambda: id_ in self._answers)
-            return self._answers[id_]
-
-    def stop(self, *, is_stopped: bool) -> None:
-        with self._changed:
-            self.is_stopped = is_stopped
-            self._changed.notify_all()
-
-    def wait_stop(self, seconds: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self.is_stopped, seconds)
-
-
-class Tools:
-    """An MCP client of the server that the client of the protocol has named."""
-
-    def __init__(self, server: dict[str, Any]) -> None:
-        self.name = server["name"]
-        self._process = subprocess.Popen(
-            [server["command"], *server["args"]],
-            env={**os.environ, **{each["name"]: each["value"] for each in server["env"]}},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        self._waiting = Waiting()
-        self._writing = threading.Lock()
-        self._last_id = 0
-        threading.Thread(target=self._read, daemon=True).start()
-        self.ask("initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo={})
-        listed = self.ask("tools/list")["result"]["tools"]
-        self.names = [tool["name"] for tool in listed]
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            message = json.loads(line)
-            self._waiting.put(message["id"], message)
-
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        with self._writing:
-            self._last_id += 1
-            number = self._last_id
-            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        return self._waiting.get(number)
-
-    def call(self, name: str, args: Any, id_: str = "") -> str:
-        named = {"_meta": {"callId": id_}} if id_ else {}
-        answer = self.ask("tools/call", name=name, arguments=args, **named)
-        return str(answer["result"]["content"][0]["text"])
 
 
 class Program:
@@ -224,7 +154,8 @@ class Program:
 
     def _opened(self, params: dict[str, Any]) -> dict[str, Any]:
         (server,) = params["mcpServers"]
-        self._tools = Tools(server)
+        variables = {each["name"]: each["value"] for each in server["env"]}
+        self._tools = Tools([server["command"], *server["args"]], variables)
         opened: dict[str, Any] = {}
         if modes := self._manner.get("modes"):
             offered = [{"id": mode, "name": mode} for mode in modes]

@@ -34,11 +34,11 @@ from nousd.runtimes.agents.interface import (
 from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.plans import todos_of
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.told_transcript import told
 from nousd.tools.interface import ToolResult
-from nousd.wire.limits import TODO_CHARS_MAX, TODOS_MAX
 from nousd.wire.objects.entries import Usage
 from nousd.wire.objects.todos import Todo
 
@@ -387,16 +387,7 @@ class AcpLife(AgentLife):
 
     async def _take_plan(self, listener: AgentListener, plan: messages.Plan) -> None:
         await listener.delivered()
-        steps = [entry for entry in plan.entries if entry.content][:TODOS_MAX]
-        todos = tuple(
-            Todo(
-                id=str(number),
-                content=step.content[:TODO_CHARS_MAX],
-                status=step.status,
-                priority=step.priority,
-            )
-            for number, step in enumerate(steps, 1)
-        )
+        todos = todos_of(plan.entries)
         if todos != self._plan:
             self._plan = todos
             await listener.plan(todos)

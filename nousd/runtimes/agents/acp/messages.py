@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from nousd.wire.objects.todos import TodoPriority, TodoStatus
+from nousd.runtimes.agents.plans import PlanEntry
 
 
 class _Read(msgspec.Struct, rename="camel"):
@@ -234,14 +234,6 @@ class UsageUpdate(_Read):
     """``usage_update``."""
 
     cost: Cost | None = None
-
-
-class PlanEntry(_Read):
-    """A step that the agent means to take."""
-
-    content: str
-    status: TodoStatus = "pending"
-    priority: TodoPriority = "medium"
 
 
 class Plan(_Read):
