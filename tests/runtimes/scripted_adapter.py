@@ -159,7 +159,15 @@ class ScriptedAgent:
     def session_basis(self, start: Start) -> str:
         return ""
 
+    def hidden(self, start: Start) -> Sequence[Path]:
+        return ()
+
     def life(
-        self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],
     ) -> ScriptedLife:
         return ScriptedLife(start, resume, write, nursery)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -64,7 +64,12 @@ class FaultyAgent(ScriptedAgent):
         return super().command(start, resume)
 
     def life(
-        self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],
     ) -> ScriptedLife:
         return FaultyLife(self.where, start, resume, write, nursery)
 

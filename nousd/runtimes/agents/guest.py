@@ -35,15 +35,22 @@ class Guest(NamedTuple):
     of_the_user: tuple[Path, ...] = ()
 
     def argv(
-        self, argv: Sequence[str], workdir: Path, *, has_tools: bool, home: Path | None = None
+        self,
+        argv: Sequence[str],
+        workdir: Path,
+        *,
+        has_tools: bool,
+        home: Path | None = None,
+        hidden: Sequence[Path] = (),
     ) -> list[str]:
         """Return the command line that starts a program as a guest.
 
         Without bubblewrap nothing is covered: then a program is started only if it has no tools of its
-        own, with which it could look.
+        own, with which it could look, and there is nothing to hide.
 
         Args:
             home: the HOME of ours that it has.
+            hidden: further files and folders; those that exist are empty for the program.
 
         Raises:
             AgentFailed: it could look, or the workspace, or its own file, is in a covered folder.
@@ -51,16 +58,12 @@ class Guest(NamedTuple):
         inside = list(argv) if home is None else [*_PRIVATE, *argv]
         own = () if home is None else ("--bind", *2 * [str(home.resolve())])
         program = self.bubblewrap()
+        obeyed = [path for path in hidden if path.exists()]
         if program is None:
-            if not has_tools or not self.covered:
-                return inside
-            raise AgentFailed(
-                "it could read the daemon's own files with tools of its own, because there is no"
-                " bubblewrap here",
-                hint="install bubblewrap; or set runtime_tools = off, for a program that heeds it",
-            )
-        hidden = self.covered if home is None else (*self.covered, *self.of_the_user)
-        there = {path.resolve() for path in hidden if path.exists()}
+            self._check_bare(has_tools=has_tools, obeyed=obeyed)
+            return inside
+        ours = self.covered if home is None else (*self.covered, *self.of_the_user)
+        there = {path.resolve() for path in (*ours, *obeyed) if path.exists()}
         covered = [path for path in there if there.isdisjoint(path.parents)]
         for path in covered:
             if workdir.is_relative_to(path):
@@ -77,6 +80,19 @@ class Guest(NamedTuple):
             *("--chdir", str(workdir), "--"),
             *inside,
         ]
+
+    def _check_bare(self, *, has_tools: bool, obeyed: Sequence[Path]) -> None:
+        if obeyed:
+            raise AgentFailed(
+                f"it would obey {obeyed[0]}, which cannot be hidden because there is no bubblewrap here",
+                hint="install bubblewrap",
+            )
+        if has_tools and self.covered:
+            raise AgentFailed(
+                "it could read the daemon's own files with tools of its own, because there is no"
+                " bubblewrap here",
+                hint="install bubblewrap; or set runtime_tools = off, for a program that heeds it",
+            )
 
 
 def _cover(path: Path) -> tuple[str, ...]:

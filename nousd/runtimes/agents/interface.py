@@ -319,10 +319,24 @@ class Agent(Protocol):
         """Return what the program's environment has besides the allowed names."""
         ...
 
-    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> AgentLife:
+    def hidden(self, start: Start) -> Sequence[Path]:
+        """Return the files and folders that the program would obey although nobody may plant anything
+        there. Those that exist are empty for it.
+        """
+        ...
+
+    def life(
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],
+    ) -> AgentLife:
         """Return the life of a program that has just been started.
 
         Args:
             nursery: for tasks of the adapter; they end with the life.
+            variables: those of ``variables`` that the program was started with.
         """
         ...

@@ -10,7 +10,7 @@ the boundary is around the task that holds the program (``_live``).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
@@ -186,7 +186,7 @@ class Lives:
         """
         try:
             with trio.CancelScope() as scope:
-                async with self._programs.started(start, resume) as process:
+                async with self._programs.started(start, resume) as (process, variables):
                     conversation = LineConversation(
                         f"agent {self._agent.name}",
                         process,
@@ -196,7 +196,7 @@ class Lives:
                         tells_code=True,
                     )
                     async with trio.open_nursery() as nursery:
-                        life = self._life(conversation, start, resume, nursery)
+                        life = self._life(conversation, start, resume, nursery, variables)
                         life.record_outside = partial(self._record_outside, session_id)
                         await _begin(life)
                         kept = self._kept[session_id] = _Kept(life, start, scope)
@@ -212,7 +212,12 @@ class Lives:
             raise AgentFailed(f"it could not be started: {error.strerror}") from error
 
     def _life(
-        self, conversation: LineConversation, start: Start, resume: Resume, nursery: trio.Nursery
+        self,
+        conversation: LineConversation,
+        start: Start,
+        resume: Resume,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],
     ) -> AgentLife:
         """Return the life of a running program, which is read from now on."""
 
@@ -223,7 +228,7 @@ class Lives:
                 # A task of the adapter may have written, which nobody waits for.
                 life.end(failure)
 
-        life = self._agent.life(start, resume, write, nursery)
+        life = self._agent.life(start, resume, write, nursery, variables)
         nursery.start_soon(conversation.read_stderr)
         nursery.start_soon(_read, conversation, life)
         return life

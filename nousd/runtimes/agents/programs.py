@@ -45,21 +45,28 @@ class Programs:
         self._mode = mode
 
     @asynccontextmanager
-    async def started(self, start: Start, resume: Resume) -> AsyncIterator[Conversation]:
-        """Run a program; it has ended, with all that it started, when the block is left.
+    async def started(
+        self, start: Start, resume: Resume
+    ) -> AsyncIterator[tuple[Conversation, Mapping[str, str]]]:
+        """Run a program; it has ended, with all that it started, when the block is left. Provide also
+        the variables of its agent.
 
         Raises:
             AgentFailed: it is missing, or may not be started.
             OSError: it cannot be started.
         """
         async with self._spaces.opened(start.namespace) as home:
-            env = self._environment(start, home)
+            variables = self._agent.variables(start)
+            env = self._spaces.environment(start.namespace, home, variables)
             argv = found_program(self._agent.command(start, resume), env, AgentFailed)
             can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
             has_tools = start.own_tools != "off" or not can_be_without
-            inside = self._guest.argv(argv, start.workdir, has_tools=has_tools, home=home)
+            hidden = self._agent.hidden(start)
+            inside = self._guest.argv(
+                argv, start.workdir, has_tools=has_tools, home=home, hidden=hidden
+            )
             async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
-                yield process
+                yield process, variables
 
     def keeps_sessions(self, namespace: str) -> bool:
         """Return whether a later life finds what an earlier one has left."""

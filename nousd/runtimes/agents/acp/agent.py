@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -66,7 +67,18 @@ class Acp:
         """See ``Agent.session_basis``: the instructions are told when the session begins."""
         return digest(start.instructions.encode())
 
-    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> AcpLife:
+    def hidden(self, start: Start) -> Sequence[Path]:  # noqa: ARG002
+        """See ``Agent.hidden``."""
+        return ()
+
+    def life(
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],  # noqa: ARG002
+    ) -> AcpLife:
         """See ``Agent.life``."""
         return AcpLife(start, resume, write, nursery)
 

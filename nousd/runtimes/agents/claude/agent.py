@@ -111,7 +111,18 @@ class Claude:
         """See ``Agent.session_basis``."""
         return ""
 
-    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> ClaudeLife:
+    def hidden(self, start: Start) -> Sequence[Path]:  # noqa: ARG002
+        """See ``Agent.hidden``."""
+        return ()
+
+    def life(
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],  # noqa: ARG002
+    ) -> ClaudeLife:
         """See ``Agent.life``."""
         return ClaudeLife(start, resume, write, nursery)
 

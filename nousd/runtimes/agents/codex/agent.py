@@ -79,7 +79,18 @@ class Codex:
         kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
         return digest(encode_json(kept))
 
-    def life(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> CodexLife:
+    def hidden(self, start: Start) -> Sequence[Path]:  # noqa: ARG002
+        """See ``Agent.hidden``."""
+        return ()
+
+    def life(
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],  # noqa: ARG002
+    ) -> CodexLife:
         """See ``Agent.life``."""
         return CodexLife(start, resume, write, nursery)
 
