@@ -63,7 +63,7 @@ ROOMS: dict[str, Room] = {
     "store": room("wire machine errors", "apsw psycopg msgspec trio"),
     "tools": room("wire errors globs", "trio msgspec mcp mcp_types anyio httpx2 justhtml pydantic"),
     "providers": room("wire machine.context.model_input errors redaction", "msgspec httpx2 trio"),
-    "runtimes": room("wire machine tools providers errors net.jsonrpc", "msgspec trio"),
+    "runtimes": room("wire machine tools providers errors net.jsonrpc", "msgspec trio httpx2"),
     "extensions": room("wire tools errors", "msgspec trio"),
     "daemon": room(
         "wire machine views store tools providers runtimes extensions errors redaction net"

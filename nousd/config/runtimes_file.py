@@ -63,13 +63,14 @@ KINDS: Final[Mapping[str, Collection[str]]] = {
     "acp": ("off", "ask", "on"),
     "claude": ("off", "ask", "on"),
     "codex": ("off", "ask", "on"),
+    "opencode": ("off", "ask", "on"),
 }
 """The kinds of programs that there are adapters for -> what ``runtime_tools`` can be."""
 
 _OVER_ITS_OWN_STREAM: Final = frozenset({"claude", "codex"})
 """Kinds whose programs need nothing of this machine: our tools reach them in their own stream."""
 
-_THERE_ANYWAY: Final = {"claude": ("claude",), "codex": ("codex",)}
+_THERE_ANYWAY: Final = {"claude": ("claude",), "codex": ("codex",), "opencode": ("opencode",)}
 """Kinds whose runtime of the same name needs no table, and the program's usual name."""
 
 _NATIVE: Final = "native"

@@ -34,3 +34,12 @@ REPORT_SECONDS: Final = 2.0
 
 TOKEN_SECONDS: Final = 10.0
 """How long a connection to the socket of our tools may take to say its token."""
+
+SILENCE_SECONDS: Final = 60.0
+"""How long a server may be silent that gives a sign of life every ten seconds."""
+
+FAILED_TURN_SECONDS: Final = 10.0
+"""How long a turn may take to end after its failure was reported."""
+
+LAST_WORDS_SECONDS: Final = 2.0
+"""How long after the end of its connection a program's own end is waited for, which says more."""

@@ -1,0 +1,1 @@
+"""The runtime ``opencode``: OpenCode, driven by the HTTP interface of ``opencode serve``."""

@@ -1,0 +1,138 @@
+"""The command line and environment of ``opencode serve`` (``protocol/runtimes/opencode.md``)."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+from msgspec import UNSET
+
+from nousd.runtimes.agents.auth import auth_facts
+from nousd.runtimes.agents.capabilities import USUAL
+from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.opencode.life import OpencodeLife
+from nousd.runtimes.agents.opencode.told import program_settings
+from nousd.runtimes.agents.spaces import OwnVariables
+from nousd.wire.codec.canonical_json import digest
+from nousd.wire.codec.envelope import encode_json
+from nousd.wire.objects.runtimes import AuthFacts
+
+_KEYS: Final = ("OPENCODE_API_KEY",)
+
+PASSED_ON: Final = (
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
+    *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"),
+    *_KEYS,
+)
+"""Variables of the daemon's environment that the program receives, where they are set. Keys of other
+vendors are named in the settings.
+"""
+
+OWN_VARIABLES: Final = OwnVariables(
+    frozenset(_KEYS), frozenset(name for name in PASSED_ON if name[:4] == "XDG_")
+)
+
+_PASSWORD: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105  the name of a variable
+_PASSWORD_BYTES: Final = 32
+
+_ALONE: Final = {
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_CLAUDE_CODE": "1",
+    "OPENCODE_DISABLE_EXTERNAL_SKILLS": "1",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
+    "OPENCODE_PURE": "1",
+}
+"""Nothing of the workspace configures it, and it starts no plugins."""
+
+
+_OBEYED: Final = (".opencode", "opencode.json", "opencode.jsonc")
+"""What it obeys in a folder."""
+
+
+class Opencode:
+    """Implements ``Agent``.
+
+    Args:
+        name: that of the runtime.
+        program: the command line that the user's settings name, without our arguments.
+        passed_on: variables of the daemon's environment that the program receives.
+    """
+
+    capabilities = msgspec.structs.replace(
+        USUAL, steer_model="in_turn", thinking_levels=("low", "medium", "high")
+    )
+
+    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+        self.name = name
+        self._program = tuple(program)
+        self._passed_on = dict(passed_on)
+
+    def command(self, start: Start, resume: Resume) -> Sequence[str]:  # noqa: ARG002
+        """See ``Agent.command``."""
+        return [*self._program, "serve", "--hostname", "127.0.0.1", "--port", "0", "--pure"]
+
+    def variables(self, start: Start) -> Mapping[str, str]:
+        """See ``Agent.variables``: each time with another password."""
+        return {
+            **self._passed_on,
+            **_ALONE,
+            "OPENCODE_CONFIG_CONTENT": encode_json(program_settings(start)).decode(),
+            _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES),
+        }
+
+    def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
+        """See ``Agent.auth_facts``. Keys may stand in its settings as well, which are not read."""
+        home = Path(environment.get("HOME", "~")).expanduser()
+        folder = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
+        found = auth_facts(
+            self._program,
+            environment,
+            keys=_KEYS,
+            file=folder / "opencode" / "auth.json",
+            login=("auth", "login"),
+            logout=("auth", "logout"),
+        )
+        if found.is_logged_in:
+            return found
+        instructions = f"unless its settings have a key, {found.instructions}"
+        return msgspec.structs.replace(found, is_logged_in=UNSET, instructions=instructions)
+
+    def session_basis(self, start: Start) -> str:
+        """See ``Agent.session_basis``: a session keeps its folder, and goes on with the last model and
+        level that it was given.
+        """
+        kept = [str(start.workdir), bool(start.model), bool(start.thinking)]
+        return digest(encode_json(kept))
+
+    def hidden(self, start: Start) -> Sequence[Path]:
+        """See ``Agent.hidden``: it imports the plugins of each folder up to the root, whatever its
+        settings and variables say. ``.opencode`` of the home folder is the user's own.
+        """
+        folders = (start.workdir, *start.workdir.parents)
+        home = Path.home()
+        return [
+            folder / name
+            for folder in folders
+            for name in _OBEYED
+            if (folder, name) != (home, _OBEYED[0])
+        ]
+
+    def life(
+        self,
+        start: Start,
+        resume: Resume,
+        write: Write,  # noqa: ARG002
+        nursery: trio.Nursery,
+        variables: Mapping[str, str],
+    ) -> OpencodeLife:
+        """See ``Agent.life``."""
+        return OpencodeLife(start, resume, nursery, variables[_PASSWORD])
+
+
+AGENT: Final = Opencode
+"""Makes an agent of this kind."""

@@ -1,0 +1,133 @@
+"""Talks to OpenCode's server, through the HTTP library.
+
+The library takes long to import, so ``life`` imports this module in a thread, for the first program that
+is started. Every answer, event and wait is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any, Final, NoReturn, Self
+
+import httpx2
+import trio
+
+from nousd.errors import AgentFailed, ProviderError, RunFailed
+from nousd.providers.http.sse import SseParser
+from nousd.runtimes.agents.time_limits import ANSWER_SECONDS, SILENCE_SECONDS
+from nousd.tools.process.message_limits import Pace, values_in
+from nousd.wire.codec.envelope import encode_json
+
+_USER: Final = "opencode"
+_ANSWER_BYTES_MAX: Final = 4 * 1024 * 1024
+_EVENT_VALUES_MAX: Final = 200_000
+_EVENTS_PER_SECOND: Final = 10_000
+"""A program sends an event for each piece of a text."""
+
+
+class Client:
+    """The connection to one server.
+
+    Args:
+        address: its URL, without a path.
+        password: what it asks for.
+    """
+
+    def __init__(self, address: str, password: str) -> None:
+        self._http = httpx2.AsyncClient(
+            base_url=address,
+            auth=httpx2.BasicAuth(_USER, password),
+            timeout=httpx2.Timeout(ANSWER_SECONDS),
+            verify=False,
+            # The password is for this machine only, and no proxy's.
+            trust_env=False,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    async def ask(self, method: str, path: str, body: Any = None) -> bytes:
+        """Return the body of the answer.
+
+        Raises:
+            AgentFailed: there is no answer.
+            RunFailed: the program has refused it.
+        """
+        with trio.move_on_after(ANSWER_SECONDS) as limit:
+            status, answer = await self._exchange(method, path, body)
+        if limit.cancelled_caught:
+            raise AgentFailed(
+                f"it did not answer {method} {path} within {ANSWER_SECONDS:g} seconds"
+            )
+        if not httpx2.codes.is_success(status):
+            words = answer.decode("utf-8", "replace")
+            raise RunFailed("provider_error", f"the agent refused {method} {path}", words)
+        return answer
+
+    async def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
+        content = None if body is None else encode_json(body)
+        headers = {"Content-Type": "application/json"}
+        answer = bytearray()
+        try:
+            async with (
+                self._http.stream(method, path, content=content, headers=headers) as response,
+                _chunks_of(response) as chunks,
+            ):
+                async for chunk in chunks:
+                    answer += chunk
+                    if len(answer) > _ANSWER_BYTES_MAX:
+                        raise AgentFailed(f"its answer has more than {_ANSWER_BYTES_MAX} bytes")
+        except httpx2.HTTPError as error:
+            raise AgentFailed(f"it cannot be asked: {_words(error)}") from error
+        return response.status_code, bytes(answer)
+
+    async def follow(self, take: Callable[[bytes], Awaitable[None]]) -> NoReturn:
+        """Pass on its events until they end, which always counts as a failure.
+
+        Raises:
+            AgentFailed: they have ended, or one is beyond the bounds.
+        """
+        parser, pace = SseParser(), Pace(_EVENTS_PER_SECOND)
+        silence = httpx2.Timeout(ANSWER_SECONDS, read=SILENCE_SECONDS)
+        try:
+            async with (
+                self._http.stream("GET", "/event", timeout=silence) as response,
+                _chunks_of(response) as chunks,
+            ):
+                if not response.is_success:
+                    raise AgentFailed(f"it refused its events with status {response.status_code}")
+                async for chunk in chunks:
+                    for event in parser.feed(chunk):
+                        values = values_in(event)
+                        if values > _EVENT_VALUES_MAX:
+                            raise AgentFailed(f"an event has more than {_EVENT_VALUES_MAX} values")
+                        await pace.take(len(event), values=values)
+                        await take(event)
+        except httpx2.HTTPError as error:
+            raise AgentFailed(f"its events broke off: {_words(error)}") from error
+        except ProviderError as error:
+            raise AgentFailed(f"its events cannot be read: {error}") from error
+        raise AgentFailed("its events have ended")
+
+
+@asynccontextmanager
+async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
+    """Provide the chunks of a body. The rest is not taken: reading on is cancelled, because only what
+    comes out of the library's generators closes them.
+    """
+    async with aclosing(response.aiter_bytes()) as chunks:
+        try:
+            yield chunks
+        finally:
+            with trio.CancelScope() as rest:
+                rest.cancel()
+                async for _ in chunks:
+                    pass
+
+
+def _words(error: httpx2.HTTPError) -> str:
+    return str(error) or type(error).__name__

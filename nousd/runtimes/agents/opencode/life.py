@@ -1,0 +1,552 @@
+"""One life of ``opencode serve``: its events become calls of the listener, and ours requests to it.
+
+The harness spec is ``protocol/runtimes/opencode.md``. Our tools travel beside, over a socket of the life
+(``tool_socket``). A call of ours that the program also reports in its events is one call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+import trio
+
+from nousd.errors import AgentFailed, FailureCategory, RunFailed
+from nousd.net.jsonrpc import REQUESTS_MAX, readable
+from nousd.runtimes.agents.acp.messages import ToolCall
+from nousd.runtimes.agents.acp.reported_calls import ReportedCalls, called
+from nousd.runtimes.agents.acp.tool_socket import serve_tools
+from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
+from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams
+from nousd.runtimes.agents.model_failure import model_failure
+from nousd.runtimes.agents.opencode import messages
+from nousd.runtimes.agents.opencode.told import MARK, model, prompt, rules, tool_name
+from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.plans import todos_of
+from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.time_limits import (
+    ANSWER_SECONDS,
+    FAILED_TURN_SECONDS,
+    LAST_WORDS_SECONDS,
+    REPORT_SECONDS,
+)
+from nousd.runtimes.agents.told_transcript import told
+from nousd.tools.interface import ToolResult
+from nousd.wire.objects.entries import Usage
+
+if TYPE_CHECKING:
+    from nousd.runtimes.agents.opencode.client import Client
+
+_T = TypeVar("_T")
+
+_ADDRESS: Final = re.compile(rb"listening on (http://127\.0\.0\.1:\d{1,5})\s*$")
+
+_CALL_MILLISECONDS: Final = 24 * 60 * 60 * 1000
+"""Maximum time of a call of our tools: the user may be asked about it."""
+
+_TRACE: Final = "\n    at "
+"""What follows the words of a failure, where it is the program's own."""
+
+_PARTS_MAX: Final = 1000
+"""Parts of one model call that are shown."""
+
+_STATUSES: Final = {"running": "in_progress", "completed": "completed", "error": "failed"}
+
+_PASSED_OVER: Final = frozenset(
+    {
+        *("message.part.removed", "message.removed", "permission.replied", "session.compacted"),
+        *("session.created", "session.diff", "session.updated"),
+    }
+)
+"""Events of a session that say nothing about the turn."""
+
+
+_CATEGORIES: Final[dict[str, FailureCategory]] = {
+    "ContentFilterError": "content_filter",
+    "ContextOverflowError": "context_length",
+    "ProviderAuthError": "authentication",
+}
+"""The program's word for why a model call failed -> ours."""
+
+
+class _Shown:
+    """A part of the model's message that is shown as it comes."""
+
+    def __init__(self, type_: str) -> None:
+        self.type = type_
+        self.has_text = False
+
+
+class OpencodeLife(AgentLife):
+    """Implements ``AgentLife``.
+
+    Args:
+        password: what the program's server asks for.
+    """
+
+    def __init__(self, start: Start, resume: Resume, nursery: trio.Nursery, password: str) -> None:
+        super().__init__()
+        self._start = start
+        self._resume = resume
+        self._nursery = nursery
+        self._password = password
+        self._address = ""
+        self._has_address = trio.Event()
+        self._is_heard = trio.Event()
+        self._ours = frozenset(tool_name(tool) for tool in start.tools)
+        self._mcp = McpTools(start.tools, self._run_tool)
+        self._reported = ReportedCalls(start.tools)
+        self._calls: dict[str, messages.Part] = {}
+        self._has_call = trio.Event()
+        self._questions = 0
+        self._preamble = ""
+        self._given = ""
+        self._steers: dict[str, trio.Event] = {}
+        self._steering = trio.Lock()
+        self._speaker = ""
+        self._shown: dict[str, _Shown] = {}
+        self._turn_failed: RunFailed | None = None
+        self._is_delivered = False
+        self.model = start.model
+        self.facts_of = None if start.own_tools == "off" else facts_of
+        self._takers: Mapping[str, tuple[type[Any], Callable[[Any], Awaitable[None]]]] = {
+            "message.updated": (messages.MessageNote, self._take_message),
+            "message.part.updated": (messages.PartNote, self._take_part),
+            "message.part.delta": (messages.Delta, self._take_delta),
+            "session.status": (messages.StatusNote, self._take_status),
+            "session.error": (messages.FaultNote, self._take_fault),
+            "session.idle": (messages.Note, self._take_idle),
+            "permission.asked": (messages.PermissionNote, self._take_question),
+            "todo.updated": (messages.TodoNote, self._take_todos),
+        }
+
+    # --- how it begins -----------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """See ``AgentLife.begin``."""
+        if self._start.model:
+            model(self._start.model)
+        await self._has_address.wait()
+        try:
+            await self._nursery.start(self._connect)
+            health = await self._get(messages.Health, "GET", "/global/health")
+            self.version = health.version
+            listed = await self._get(messages.Providers, "GET", "/config/providers")
+            self.models = tuple(
+                f"{each.id}/{name}" for each in listed.providers for name in each.models
+            )
+            await self._is_heard.wait()
+            await self._offer_tools()
+            await self._open()
+        except msgspec.DecodeError as error:
+            raise AgentFailed(f"it answered what nobody here understands: {error}") from error
+        except OSError as error:
+            raise AgentFailed(f"there is no socket for its tools: {error.strerror}") from error
+        except AgentFailed:
+            raise
+        except RunFailed as refusal:
+            raise AgentFailed(f"it refused to begin: {refusal.cause}") from refusal
+
+    async def take(self, line: bytes) -> None:
+        """See ``AgentLife.take``: the program says its address, and nothing else of use."""
+        found = _ADDRESS.search(line)
+        if found is not None and not self._address:
+            self._address = found.group(1).decode()
+            self._has_address.set()
+
+    def end(self, failure: AgentFailed) -> None:
+        """See ``AgentLife.end``."""
+        super().end(failure)
+        self._has_address.set()
+        self._is_heard.set()
+        for is_taken in self._steers.values():
+            is_taken.set()
+
+    async def _connect(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """Hold the connection, and hear the events, until the life is over."""
+        if self.failure is not None:
+            raise self.failure
+        self._client = await trio.to_thread.run_sync(_client, self._address, self._password)
+        async with self._client:
+            task_status.started()
+            try:
+                await self._client.follow(self._hear)
+            except AgentFailed as failure:
+                await self._fail(failure)
+
+    async def _fail(self, failure: AgentFailed) -> AgentFailed:
+        """End the life; return why. If the program has ended, that is the reason."""
+        with trio.move_on_after(LAST_WORDS_SECONDS):
+            await self.over.wait()
+        self.end(failure)
+        return self.failure or failure
+
+    async def _ask(self, method: str, path: str, body: Any = None) -> bytes:
+        """Return the body of an answer.
+
+        Raises:
+            AgentFailed: the program is of no more use.
+            RunFailed: it has refused it.
+        """
+        if self.failure is not None:
+            raise self.failure
+        try:
+            return await self._client.ask(method, path, body)
+        except AgentFailed as failure:
+            raise await self._fail(failure) from failure
+
+    async def _get(self, kind: type[_T], method: str, path: str, body: Any = None) -> _T:
+        return msgspec.json.decode(await self._ask(method, path, body), type=kind)
+
+    async def _offer_tools(self) -> None:
+        server = await self._nursery.start(serve_tools, self._mcp)
+        config = {
+            "type": "local",
+            "command": [server["command"], *server["args"]],
+            "environment": {each["name"]: each["value"] for each in server["env"]},
+            "timeout": _CALL_MILLISECONDS,
+        }
+        body = {"name": SERVER, "config": config}
+        states = await self._get(dict[str, messages.ServerState], "POST", "/mcp", body)
+        state = states.get(SERVER, messages.ServerState("missing"))
+        if state.status != "connected":
+            raise AgentFailed(f"our tools do not reach it: {state.error or state.status}")
+
+    async def _open(self) -> None:
+        """Begin a session of the program, or go on with that of an earlier life."""
+        allowed = {"permission": rules(self._start)}
+        if self._resume.kind == "native":
+            known = f"/session/{quote(self._resume.agent_session_id, safe='')}"
+            opened = await self._get(messages.Session, "PATCH", known, allowed)
+        else:
+            # With a title the program asks no model for one.
+            named = {"title": SERVER, **allowed}
+            opened = await self._get(messages.Session, "POST", "/session", named)
+        self.agent_session_id = opened.id
+        if self._resume.transcript:
+            self._preamble = told(self._resume.transcript)
+
+    # --- a turn ------------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> str:
+        return f"/session/{quote(self.agent_session_id, safe='')}"
+
+    async def _prompt(self, said: UserText) -> None:
+        self._given, self._is_delivered = said.message_id, False
+        self._turn_failed = None
+        self._steers.clear()
+        self._calls.clear()
+        self._shown.clear()
+        self._reported.clear()
+        try:
+            await self._send(said)
+        except AgentFailed as failure:
+            self.end(failure)
+        except RunFailed as refusal:
+            self.end_turn(refusal)
+
+    async def _send(self, said: UserText) -> None:
+        body = prompt(self._start, said, self._preamble)
+        await self._ask("POST", f"{self._path}/prompt_async", body)
+
+    async def _ask_to_stop(self) -> None:
+        self.is_stopping = True
+        try:
+            await self._ask("POST", f"{self._path}/abort")
+        except RunFailed:
+            # It has just ended, or is ended now.
+            return
+
+    # --- what it says ------------------------------------------------------------------------
+
+    async def _hear(self, said: bytes) -> None:
+        """Take an event. Those of other sessions and of the program itself are passed over."""
+        self._is_heard.set()
+        HEARD.set(said)
+        listener = self.listener
+        try:
+            event = msgspec.json.decode(readable(said), type=messages.Event)
+            known = self._takers.get(event.type)
+            note = msgspec.json.decode(event.properties, type=known[0] if known else messages.Note)
+            if listener is None or note.session_id != self.agent_session_id:
+                return
+            if known is not None:
+                await known[1](note)
+                return
+            if event.type in _PASSED_OVER:
+                return
+        except msgspec.DecodeError:
+            pass
+        if listener is not None:
+            await listener.unknown(said)
+
+    async def _take_message(self, note: messages.MessageNote) -> None:
+        info = note.info
+        if info.role == "assistant":
+            # What it writes to shorten its session is not said to the user.
+            self._speaker = "" if info.summary is True else info.id
+            self.model = f"{info.provider_id}/{info.model_id}"
+
+    async def _take_part(self, note: messages.PartNote) -> None:
+        part = note.part
+        mark = (part.metadata or {}).get(MARK)
+        if part.type == "text" and isinstance(mark, str):
+            await self._take_mark(mark)
+        elif part.type == "step-finish":
+            await self._take_step(part)
+        elif part.message_id != self._speaker:
+            return
+        elif part.type == "tool":
+            await self._take_call(part)
+        elif part.type in ("text", "reasoning"):
+            await self._take_text(part)
+
+    async def _take_mark(self, mark: str) -> None:
+        """Take the proof that the program has a text of the user."""
+        listener = self.listener
+        if listener is None:
+            return
+        if mark == self._given and not self._is_delivered:
+            self._is_delivered, self._preamble = True, ""
+            await listener.delivered()
+        elif mark in self._steers:
+            await listener.message_ends()
+            await listener.delivered(mark)
+            self._steers[mark].set()
+
+    async def _take_text(self, part: messages.Part) -> None:
+        """Take a part when it begins and when it ends; then it may have a text that did not stream."""
+        shown = self._shown.get(part.id)
+        if shown is None:
+            if len(self._shown) >= _PARTS_MAX:
+                return
+            shown = self._shown[part.id] = _Shown(part.type)
+        if part.time is not None and part.time.end is not None and not shown.has_text:
+            await self._show(shown, part.text)
+
+    async def _take_delta(self, note: messages.Delta) -> None:
+        shown = self._shown.get(note.part_id)
+        if shown is not None and note.field_name == "text":
+            await self._show(shown, note.delta)
+
+    async def _show(self, shown: _Shown, text: str) -> None:
+        listener = self.listener
+        if listener is None or not text:
+            return
+        # A piece of a text: the event is not kept.
+        HEARD.set(b"")
+        shown.has_text = True
+        await (listener.text if shown.type == "text" else listener.reasoning)(text)
+
+    async def _take_step(self, part: messages.Part) -> None:
+        """Take the end of a model call."""
+        self._shown.clear()
+        listener, counts = self.listener, part.tokens
+        if listener is None:
+            return
+        await listener.message_ends("length" if part.reason == "length" else "stop")
+        if counts is not None:
+            await listener.usage(_usage(counts), cost_usd=part.cost)
+
+    async def _take_status(self, note: messages.StatusNote) -> None:
+        """What was said is void if the model is asked again."""
+        if note.status.type == "retry" and self.listener is not None:
+            self._shown.clear()
+            await self.listener.message_ends("error")
+
+    async def _take_fault(self, note: messages.FaultNote) -> None:
+        """Take a failure: of a text that it does not take, or of the turn, which ends a little later."""
+        waiting = [is_over for is_over in self._steers.values() if not is_over.is_set()]
+        for is_over in waiting:
+            is_over.set()
+        if waiting or self.is_stopping or self._turn_failed is not None:
+            return
+        fault = note.error or messages.Fault()
+        words = fault.data.get("message")
+        cause = words.partition(_TRACE)[0] if isinstance(words, str) else ""
+        status = fault.data.get("statusCode")
+        self._turn_failed = model_failure(
+            cause or fault.name or "it does not say why",
+            status=status if isinstance(status, int) else None,
+            category=_CATEGORIES.get(fault.name),
+        )
+        if self._is_delivered:
+            self._nursery.start_soon(self._end_failed_turn, self._given)
+        else:
+            self.end_turn(self._turn_failed)
+
+    async def _end_failed_turn(self, given: str) -> None:
+        await trio.sleep(FAILED_TURN_SECONDS)
+        if self._given == given:
+            self.end_turn(self._turn_failed)
+
+    async def _take_idle(self, _: messages.Note) -> None:
+        """End the turn, unless this is the end of an earlier one."""
+        if self.is_stopping:
+            self.end_turn()
+        elif self._is_delivered:
+            await self._tell_unfinished()
+            self.end_turn(self._turn_failed)
+
+    async def _tell_unfinished(self) -> None:
+        for observed in self._reported.unfinished():
+            if self.listener is not None:
+                await self.listener.observed(*observed)
+
+    async def _take_todos(self, note: messages.TodoNote) -> None:
+        if self.listener is not None:
+            await self.listener.plan(todos_of(note.todos))
+
+    # --- what it calls -----------------------------------------------------------------------
+
+    async def _take_call(self, part: messages.Part) -> None:
+        """Take how far a call is. One of a tool that is off has failed in the program: the gate says so
+        in the log.
+        """
+        state, listener = part.state, self.listener
+        if state is None or state.status not in _STATUSES or listener is None:
+            return
+        if part.call_id in self._calls or len(self._calls) < _PARTS_MAX:
+            self._calls[part.call_id] = part
+        self._has_call.set()
+        self._has_call = trio.Event()
+        observed = self._reported.take(_reported(part, state))
+        if observed is None:
+            return
+        if self.facts_of is None and observed.result.is_error:
+            await listener.may_run(observed.call)
+        else:
+            await listener.observed(*observed)
+
+    async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
+        id_ = (
+            "" if self.listener is None else await self._reported.id_of(name, params.arguments, "")
+        )
+        call = AgentCall(agent_call_id=id_, name=name, args=params.arguments)
+        listener = self.listener
+        if listener is None:
+            return await self.refuse_outside(call)
+        result = await listener.run_tool(call)
+        await self._pass_on_steer()
+        return result
+
+    async def _pass_on_steer(self) -> None:
+        """Give the program what the user said meanwhile, before it is told the result of a call: then
+        its session has both when the model is asked again.
+        """
+        async with self._steering:
+            said = None if self.listener is None else await self.listener.take_steer()
+            if said is None:
+                return
+            is_taken = self._steers[said.message_id] = trio.Event()
+            try:
+                await self._send(said)
+            except RunFailed:
+                # Then the text begins the next turn.
+                return
+            with trio.move_on_after(ANSWER_SECONDS) as limit:
+                await is_taken.wait()
+            if limit.cancelled_caught:
+                self.end(AgentFailed("it did not take a text that it was given in a turn"))
+
+    async def _take_question(self, note: messages.PermissionNote) -> None:
+        self._nursery.start_soon(self._answer, note)
+
+    async def _answer(self, asked: messages.PermissionNote) -> None:
+        """Answer whether the program may make a call of a tool of its own."""
+        if self._questions >= REQUESTS_MAX:
+            against: str | None = "too many questions at a time"
+        else:
+            self._questions += 1
+            against = await self._against(asked)
+            self._questions -= 1
+        # Without a reason the program would end its turn.
+        answer = {"reply": "once"} if against is None else {"reply": "reject", "message": against}
+        try:
+            await self._ask("POST", f"/permission/{quote(asked.id, safe='')}/reply", answer)
+        except RunFailed:
+            # The question is withdrawn, or the program has ended.
+            return
+
+    async def _against(self, asked: messages.PermissionNote) -> str | None:
+        """Return why a call must not be made; None if it may."""
+        reported = await self._asked_call(asked)
+        listener = self.listener
+        if listener is None:
+            return (await self.refuse_outside(called(reported))).text
+        if reported.name in self._ours:
+            # It is judged when it is made.
+            return None
+        call = self._reported.judged(reported)
+        against = await listener.may_run(call)
+        if against is None:
+            self._reported.allowed(call)
+        return against
+
+    async def _asked_call(self, asked: messages.PermissionNote) -> ToolCall:
+        """Return the call that a question belongs to, whose report may come later; else the question."""
+        id_ = asked.tool.call_id if asked.tool is not None else ""
+        with trio.move_on_after(REPORT_SECONDS if id_ else 0):
+            while id_ not in self._calls:
+                await self._has_call.wait()
+        part = self._calls.get(id_)
+        if part is not None and part.state is not None:
+            return _reported(part, part.state)
+        return ToolCall(id_ or asked.id, name=asked.permission, raw_input=asked.metadata)
+
+
+def facts_of(call: AgentCall) -> Facts:
+    """Return what a call of one of the program's own tools may do, by its arguments."""
+    args = {name: value for name, value in call.args.items() if isinstance(value, str)}
+    path = args.get("filePath")
+    match call.name:
+        case "read" if path:
+            return Facts(frozenset({"read"}), (path,))
+        case "grep" | "glob" | "list":
+            return Facts(frozenset({"read"}), (args.get("path") or ".",))
+        case "write" | "edit" if path:
+            return Facts(frozenset({"read", "write"}), (path,))
+        case "bash" if "command" in args:
+            return Facts(command=args["command"])
+        case "webfetch" if host := urlsplit(args.get("url", "")).hostname:
+            return Facts(frozenset({"network"}), hosts=(host,))
+        case "websearch":
+            return Facts(frozenset({"network"}))
+        case _:
+            return Facts()
+
+
+def _client(address: str, password: str) -> Client:
+    # In a thread: it also imports the HTTP library.
+    from nousd.runtimes.agents.opencode.client import Client
+
+    return Client(address, password)
+
+
+def _reported(part: messages.Part, state: messages.ToolState) -> ToolCall:
+    return ToolCall(
+        part.call_id,
+        title=part.tool,
+        name=part.tool,
+        status=_STATUSES.get(state.status),
+        raw_input=state.input,
+        raw_output=state.error or state.output,
+    )
+
+
+def _usage(counts: messages.TokenCounts) -> Usage:
+    """Return the tokens of a model call, the cached ones in the input, reasoning in the output."""
+    sent = counts.input + counts.cache.read + counts.cache.write
+    answered = counts.output + counts.reasoning
+    return Usage(
+        input=sent,
+        output=answered,
+        total=sent + answered,
+        cache_read=counts.cache.read,
+        cache_write=counts.cache.write,
+        reasoning=counts.reasoning,
+    )

@@ -1,0 +1,98 @@
+"""What OpenCode is told: settings, permissions of its session, and the user's text."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from nousd.errors import AgentFailed
+from nousd.runtimes.agents.interface import AgentTool, Start, UserText
+from nousd.runtimes.agents.mcp_tools import SERVER, mcp_name
+
+MARK: Final = "nousd"
+"""The key of our id in the metadata of the user's text."""
+
+_EVERYTHING: Final = "*"
+
+_NOT_OFFERED: Final = ("question", "task")
+"""Tools that stay off where others are offered: a question to the user, and another agent, whose
+questions would be of another session.
+"""
+
+_LOOP: Final = "doom_loop"
+"""The permission to make the same call a third time: each call of ours is judged anyway."""
+
+
+def tool_name(tool: AgentTool) -> str:
+    """Return the program's name of a tool of ours."""
+    return f"{SERVER}_{mcp_name(tool.name)}"
+
+
+def permissions(start: Start) -> dict[str, str]:
+    """Return what may be used without asking, asked about, or not; the last match counts."""
+    # Where its tools are on, what the user's settings say is in force.
+    of_all = {"off": "deny", "ask": "ask"}.get(start.own_tools)
+    said = {} if of_all is None else {_EVERYTHING: of_all}
+    said |= dict.fromkeys(_NOT_OFFERED, "deny")
+    said[_LOOP] = "allow"
+    return said | {tool_name(tool): "allow" for tool in start.tools}
+
+
+def rules(start: Start) -> list[dict[str, str]]:
+    """Return the permissions in the form of a session."""
+    return [
+        {"permission": name, "pattern": _EVERYTHING, "action": action}
+        for name, action in permissions(start).items()
+    ]
+
+
+def program_settings(start: Start) -> dict[str, Any]:
+    """Return the settings that are in force before those of the user."""
+    return {
+        "autoupdate": False,
+        "share": "disabled",
+        # Each of these would run programs in the workspace.
+        "snapshot": False,
+        "lsp": False,
+        "formatter": False,
+        "permission": permissions(start),
+    }
+
+
+def prompt(start: Start, said: UserText, preamble: str) -> dict[str, Any]:
+    """Return the body that gives the program a text of the user.
+
+    Args:
+        preamble: what is told before it; empty for nothing.
+    """
+    parts: list[dict[str, Any]] = [{"type": "text", "text": preamble}] if preamble else []
+    parts.append({"type": "text", "text": said.text, "metadata": {MARK: said.message_id}})
+    parts += [
+        {
+            "type": "file",
+            "mime": image.media_type,
+            "filename": f"picture-{number}",
+            "url": f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}",
+        }
+        for number, image in enumerate(said.images, 1)
+    ]
+    body: dict[str, Any] = {"parts": parts}
+    if start.instructions:
+        body["system"] = start.instructions
+    if start.model:
+        body["model"] = model(start.model)
+    if start.thinking:
+        body["variant"] = start.thinking
+    return body
+
+
+def model(name: str) -> dict[str, str]:
+    """Return a model in the program's form.
+
+    Raises:
+        AgentFailed: it is named in another way.
+    """
+    provider, _, of_provider = name.partition("/")
+    if not of_provider:
+        raise AgentFailed(f"it names models PROVIDER/MODEL, and not {name}")
+    return {"providerID": provider, "modelID": of_provider}
