@@ -15,6 +15,7 @@ from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.claude.agent import Claude
 from nousd.runtimes.agents.codex.agent import Codex
 from nousd.runtimes.agents.interface import Agent, OwnTools
+from nousd.runtimes.agents.opencode.agent import Opencode
 from tests.harness.daemon import of_type, types, users
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, ScriptedAgent, scripted_program
@@ -35,11 +36,17 @@ def fake_codex(memory: Path) -> Codex:
     )
 
 
+def fake_opencode(memory: Path) -> Opencode:
+    variables = {**ENVIRONMENT, "XDG_DATA_HOME": str(memory)}
+    return Opencode("opencode", scripted_program("fake_opencode"), variables)
+
+
 AGENTS: dict[str, Callable[[Path], Agent]] = {
     "scripted": ScriptedAgent,
     "claude": fake_claude,
     "acp": fake_acp,
     "codex": fake_codex,
+    "opencode": fake_opencode,
 }
 """Makes an agent with a scripted program, which keeps its sessions in a folder."""
 
@@ -47,8 +54,12 @@ UNASKED: dict[str, tuple[str, dict[str, str]]] = {
     "claude": ("Read", {"file_path": "notes.txt"}),
     "acp": ("read_file", {"path": "notes.txt"}),
     "codex": ("view_image", {"path": "/work/picture.png"}),
+    "opencode": ("read", {"filePath": "notes.txt"}),
 }
 """A call of a tool of each one's own that it does not ask about."""
+
+NAMELESS_CALLS = ("opencode",)
+"""Agents that send no id with a call of our tools."""
 
 READ = ["workspace.read", {"path": "notes.txt"}]
 
@@ -134,6 +145,8 @@ async def test_calls_made_at_once_overlap_and_their_brackets_do_not(
 
 
 async def test_a_call_that_the_agent_repeats_runs_once(bench: RuntimeBench) -> None:
+    if bench.agent.name in NAMELESS_CALLS:
+        pytest.skip("its MCP client gives calls no id, and repeats none")
     run = await bench.run({"again": write("once")}, {"say_results": True})
     assert len(of_type(run, "tool_call_started")) == 1
     assert said(run)[0].count("Wrote") == 2

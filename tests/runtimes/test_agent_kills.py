@@ -19,6 +19,7 @@ from tests.runtimes.bench import WAIT_SECONDS
 from tests.runtimes.test_agent_processes import (
     AgentPlace,
     CodexPlace,
+    OpencodePlace,
     Talk,
     new_session,
     placed,
@@ -128,7 +129,7 @@ class Campaign:
             return await all_events(self._place)
 
 
-@pytest.fixture(params=[AgentPlace, CodexPlace], ids=lambda kind: str(kind.runtime))
+@pytest.fixture(params=[AgentPlace, CodexPlace, OpencodePlace], ids=lambda kind: str(kind.runtime))
 def place(request: pytest.FixtureRequest) -> Iterator[AgentPlace]:
     with placed(request.param) as place:
         yield place

@@ -14,7 +14,7 @@ from nousd.runtimes.agents.interface import Agent, Resume, Start
 from tests.harness.daemon import of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
-from tests.runtimes.test_agent_contract import fake_claude, fake_codex
+from tests.runtimes.test_agent_contract import fake_claude, fake_codex, fake_opencode
 
 
 @pytest.fixture
@@ -41,7 +41,12 @@ async def models_of(bench: RuntimeBench) -> list[str]:
 
 @pytest.mark.parametrize(
     ("name", "models"),
-    [("claude", ["default", "large"]), ("codex", ["small", "large"]), ("acp", ["m1", "m2"])],
+    [
+        ("claude", ["default", "large"]),
+        ("codex", ["small", "large"]),
+        ("acp", ["m1", "m2"]),
+        ("opencode", ["stub/m", "stub/large/x"]),
+    ],
 )
 async def test_the_models_of_a_program_are_listed_and_judged_once_it_has_run(
     workdir: Path, memory: Path, name: str, models: list[str]
@@ -50,6 +55,7 @@ async def test_the_models_of_a_program_are_listed_and_judged_once_it_has_run(
         "claude": fake_claude(memory),
         "codex": fake_codex(memory),
         "acp": acp(memory, models=["m1", "m2"]),
+        "opencode": fake_opencode(memory),
     }
     async with runtime_bench(workdir, agents[name]) as bench:
         assert await models_of(bench) == []

@@ -73,6 +73,13 @@ class CodexPlace(AgentPlace):
     home = "CODEX_HOME"
 
 
+class OpencodePlace(AgentPlace):
+    """One with the runtime ``opencode``."""
+
+    runtime = "opencode"
+    home = "XDG_DATA_HOME"
+
+
 class Talk:
     """A started daemon, a client of it, and a subscriber."""
 

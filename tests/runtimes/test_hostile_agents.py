@@ -41,6 +41,10 @@ def called(params: Any) -> dict[str, Any]:
     return {"id": 1, "method": "tools/call", "params": params}
 
 
+def news(kind: str, what: Any) -> dict[str, Any]:
+    return {"type": kind, "properties": {"sessionID": "s", "part": what, "info": what}}
+
+
 ODD_ARGS = {"path": HUGE, "x": 2**63, "y": -0.0, "": None}
 
 OF_ALL: dict[str, list[Any]] = {
@@ -73,6 +77,13 @@ OF_ONE: dict[str, list[tuple[str, list[Any]]]] = {
         ("not text asked", [rpc("session/request_permission", {"sessionId": NO_TEXT}, id=9)]),
         ("half", [rpc("session/update", {"sessionId": "\ud800"})]),
         ("an id again", [rpc("nothing", {}, id=1)] * 5),
+    ],
+    "opencode": [
+        ("not text", [news("message.part.delta", NO_TEXT), news(NO_TEXT, "")]),
+        ("half", [news("message.updated", {"id": "\ud800", "role": "assistant"})]),
+        ("odd parts", [news("message.part.updated", part) for part in (7, {}, {"id": 1})]),
+        ("numbers", [news("session.idle", HUGE), {"type": "session.idle", "properties": HUGE}]),
+        ("questions", [news("permission.asked", None), {"type": "permission.asked"}]),
     ],
 }
 
