@@ -35,6 +35,9 @@ REPORT_SECONDS: Final = 2.0
 TOKEN_SECONDS: Final = 10.0
 """How long a connection to the socket of our tools may take to say its token."""
 
+OUR_CALL_SECONDS: Final = 86_400
+"""How long a program that has a limit of its own waits for a call of a tool of ours."""
+
 SILENCE_SECONDS: Final = 60.0
 """How long a server may be silent that gives a sign of life every ten seconds."""
 

@@ -31,6 +31,7 @@ from nousd.runtimes.agents.time_limits import (
     ANSWER_SECONDS,
     FAILED_TURN_SECONDS,
     LAST_WORDS_SECONDS,
+    OUR_CALL_SECONDS,
     REPORT_SECONDS,
 )
 from nousd.runtimes.agents.told_transcript import told
@@ -43,9 +44,6 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _ADDRESS: Final = re.compile(rb"listening on (http://127\.0\.0\.1:\d{1,5})\s*$")
-
-_CALL_MILLISECONDS: Final = 24 * 60 * 60 * 1000
-"""Maximum time of a call of our tools: the user may be asked about it."""
 
 _TRACE: Final = "\n    at "
 """What follows the words of a failure, where it is the program's own."""
@@ -207,7 +205,8 @@ class OpencodeLife(AgentLife):
             "type": "local",
             "command": [server["command"], *server["args"]],
             "environment": {each["name"]: each["value"] for each in server["env"]},
-            "timeout": _CALL_MILLISECONDS,
+            # In milliseconds.
+            "timeout": OUR_CALL_SECONDS * 1000,
         }
         body = {"name": SERVER, "config": config}
         states = await self._get(dict[str, messages.ServerState], "POST", "/mcp", body)
