@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Final
 
@@ -73,7 +74,11 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
         )
         pid = wait_until_ready(process, socket_path, output)
     if pid != process.pid:
-        return pid  # another client's was faster, and this one ends
+        # Another client's was faster. This one would serve if that one were stopped at once.
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_START_SECONDS)
+        return pid
     say(f"started the daemon, which goes on running; its log: {log}; nousctl stop ends it")
     _tell_unused()
     return pid
