@@ -1077,7 +1077,7 @@ def test_switch_finds_a_session_by_its_name_and_shows_it(
 @pytest.mark.parametrize(
     ("line", "sent", "shown"),
     [
-        ("/model big", ("set_model", {"model": "big"}), "c accepted"),
+        ("/model big", ("set_model", {"model": "big", "must_be_listed": True}), "c accepted"),
         ("/queue", ("get_queue", {}), "nothing waits"),
         ("/steering all", ("set_steering_mode", {"mode": "all"}), "queues  steering all"),
         ("/followups all", ("set_follow_up_mode", {"mode": "all"}), "follow-ups all"),
