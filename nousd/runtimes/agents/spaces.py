@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 import trio
 
+from nousd.runtimes.agents.time_limits import REMOVAL_SECONDS
 from nousd.tools.environment import allowed_environment
 from nousd.tools.fs.deep_folders import remove_folder, walk
 from nousd.wire.objects.runtimes import DEFAULT_NAMESPACE, IsolationLevel
@@ -34,9 +35,7 @@ _ESCAPED: Final = re.compile(r"[^a-z0-9.@+-]")
 _TEMPORARY: Final = "tmp"
 
 _REMOVALS_MAX: Final = 20
-_REMOVAL_SECONDS: Final = 0.5
-"""Tries to remove what a killed daemon left, and the time between them: its programs may write for a
-moment longer than it."""
+"""Tries to remove what a killed daemon left: its programs may write for a moment longer than it."""
 
 
 class OwnVariables(NamedTuple):
@@ -169,7 +168,7 @@ async def remove_leftovers(left: Iterable[Path]) -> None:
             await trio.to_thread.run_sync(remove_folder, home)
             if not home.exists():
                 break
-            await trio.sleep(_REMOVAL_SECONDS)
+            await trio.sleep(REMOVAL_SECONDS)
 
 
 def _make(folder: Path, home: Path) -> None:

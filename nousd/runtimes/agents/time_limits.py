@@ -46,3 +46,6 @@ FAILED_TURN_SECONDS: Final = 10.0
 
 LAST_WORDS_SECONDS: Final = 2.0
 """How long after the end of its connection a program's own end is waited for, which says more."""
+
+REMOVAL_SECONDS: Final = 0.5
+"""How long after a try to remove the files of a killed daemon's program the next try comes."""
