@@ -25,6 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="all",
         help="default: without most of what is marked slow; rest: only that; all: both",
     )
+    parser.addoption(
+        "--programs",
+        nargs="+",
+        metavar="NAME",
+        help="only the contract of agent programs, with these real ones (scripts/runtimes)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -14,8 +14,8 @@ Each request takes the next scripted reply; with none left it gets ``DEFAULT_REP
 ``stub-reply`` in two deltas, with usage. A ``Gate`` among a reply's parts holds the stream until the
 test opens it, and tells when the stream has got there.
 
-It runs in the test's own trio loop, on a port of its own, and uses no clock, so that it works with
-any clock. It serves several connections and keeps them alive as HTTP/1.1 does.
+It runs in the test's own trio loop, on a port of its own, and uses no clock but for a ``Pause``, so that
+it works with any clock. It serves several connections and keeps them alive as HTTP/1.1 does.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from __future__ import annotations
 import json
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import h11
 import trio
@@ -55,7 +55,13 @@ class Gate:
         await self._opened.wait()
 
 
-Part = dict[str, Any] | bytes | Gate
+class Pause(NamedTuple):
+    """Holds a stream for a time."""
+
+    seconds: float
+
+
+Part = dict[str, Any] | bytes | Gate | Pause
 """A dict is sent as one event (named, if it has a ``type``), bytes as they are, each as an HTTP chunk of
 its own."""
 
@@ -86,6 +92,7 @@ class StubRequest:
     headers: Mapping[str, str]
     json: Any
     body: bytes = b""
+    method: str = "POST"
 
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -183,15 +190,20 @@ class _Framed(bytes):
 DEFAULT_REPLY: Final = text_reply("stub-", "reply")
 
 
+Model = Callable[[StubRequest], Reply]
+"""Makes the reply to a request for which none was scripted."""
+
+
 class StubModel:
     """The running server; made by ``stub_model``."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, model: Model) -> None:
         self.origin = f"http://127.0.0.1:{port}"
         self.api_base = f"{self.origin}/v1"
         self.requests: list[StubRequest] = []
         self.connections_made = 0
         self._replies: deque[Reply] = deque()
+        self._model = model
         self._open = 0
         self._taken = 0
         self._changed = trio.Condition()
@@ -235,7 +247,7 @@ class StubModel:
         self.requests.append(request)
         async with self._changed:
             self._changed.notify_all()
-        return self._replies.popleft() if self._replies else DEFAULT_REPLY
+        return self._replies.popleft() if self._replies else self._model(request)
 
 
 class _Connection:
@@ -264,7 +276,8 @@ class _Connection:
                 body += event.data
             elif isinstance(event, h11.EndOfMessage) and head is not None:
                 headers = {name.decode(): value.decode() for name, value in head.headers}
-                return StubRequest(head.target.decode(), headers, json.loads(body or b"null"), body)
+                path, method = head.target.decode(), head.method.decode()
+                return StubRequest(path, headers, json.loads(body or b"null"), body, method)
             else:
                 return None
 
@@ -297,6 +310,8 @@ class _Connection:
         for part in reply.parts:
             if isinstance(part, Gate):
                 await part.pass_through()
+            elif isinstance(part, Pause):
+                await trio.sleep(part.seconds)
             elif isinstance(part, _Framed):
                 await self._stream.send_all(part)
             else:
@@ -315,11 +330,11 @@ def event(chunk: dict[str, Any]) -> bytes:
 
 
 @asynccontextmanager
-async def stub_model() -> AsyncIterator[StubModel]:
+async def stub_model(model: Model = lambda _: DEFAULT_REPLY) -> AsyncIterator[StubModel]:
     """Run a stub until the block is left; connections still open are then closed."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with trio.open_nursery() as nursery:
-        stub = StubModel(listeners[0].socket.getsockname()[1])
+        stub = StubModel(listeners[0].socket.getsockname()[1], model)
         nursery.start_soon(trio.serve_listeners, stub._serve, listeners)
         yield stub
         nursery.cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""A daemon in memory whose sessions are served by an agent program, and a client of it."""
+"""A daemon whose sessions are served by an agent program: in memory, or as a process; and a client."""
 
 from __future__ import annotations
 
@@ -21,21 +21,28 @@ from nousd.runtimes.agents.interface import Agent, OwnTools
 from nousd.runtimes.agents.spaces import Spaces
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.wire.objects.entries import PermissionMode
+from tests.daemon.process_harness import Place, Process, running
 from tests.harness.daemon import Client, Daemon, Event, Events, Payload, memory_daemon, of_type
 
 WAIT_SECONDS = 60.0
 
 
 class RuntimeBench:
-    """A daemon with one agent program as a runtime, a client, and a subscriber."""
+    """A daemon with one agent program as a runtime, a client, and a subscriber.
 
-    def __init__(self, daemon: Daemon, client: Client, events: Events, agent: Agent) -> None:
-        self.daemon, self.client, self.events, self.agent = daemon, client, events, agent
+    Args:
+        runtime: the name of the program's.
+    """
+
+    def __init__(
+        self, daemon: Daemon | Place, client: Client, events: Events, runtime: str
+    ) -> None:
+        self.daemon, self.client, self.events, self.runtime = daemon, client, events, runtime
         self.session_id = ""
 
     async def new_session(self) -> str:
         """Make a session of the program the active one."""
-        created = await self.client.request("new_session", runtime=self.agent.name)
+        created = await self.client.request("new_session", runtime=self.runtime)
         self.session_id = created["session_id"]
         return self.session_id
 
@@ -66,6 +73,11 @@ def said(run: list[Event]) -> list[str]:
     return [end["text"] for end in ends if end["message_id"] in assistants and end["text"]]
 
 
+def resumed(run: list[Event]) -> list[str]:
+    """Return how the lives of the program began that began in a run."""
+    return [note["resume"] for note in of_type(run, "agent_session") if "resume" in note]
+
+
 @asynccontextmanager
 async def runtime_bench(
     workdir: Path,
@@ -78,7 +90,7 @@ async def runtime_bench(
     models: tuple[str, ...] = (),
     **options: Any,
 ) -> AsyncIterator[RuntimeBench]:
-    """Run a daemon whose active session is served by an agent program."""
+    """Run a daemon in memory whose active session is served by an agent program."""
 
     def make(around: AgentSurroundings) -> dict[str, MakeRuntime]:
         bubblewrap = None if own_tools == "off" else shutil.which("bwrap")
@@ -97,6 +109,30 @@ async def runtime_bench(
         workdir=workdir, provider=MockProvider(), make_agents=make, **options
     ) as daemon:
         client, events = await daemon.connect(), await daemon.watch(types="all", confirms=True)
-        bench = RuntimeBench(daemon, client, events, agent)
+        bench = RuntimeBench(daemon, client, events, agent.name)
         await bench.new_session()
+        yield bench
+
+
+class ProcessBench(RuntimeBench):
+    """One whose daemon is a process of its own."""
+
+    def __init__(self, process: Process, *rest: Any) -> None:
+        super().__init__(*rest)
+        self.process = process
+
+
+@asynccontextmanager
+async def process_bench(
+    place: Place, runtime: str, *, session_id: str = ""
+) -> AsyncIterator[ProcessBench]:
+    """Run a daemon whose active session is served by an agent program: a new one, or an earlier one."""
+    async with running(place) as process:
+        client, events = await place.connect(), await place.watch(types="all", confirms=True)
+        bench = ProcessBench(process, place, client, events, runtime)
+        if session_id:
+            await client.request("switch_session", session_id=session_id)
+            bench.session_id = session_id
+        else:
+            await bench.new_session()
         yield bench

@@ -4,51 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import trio
 
 from nousd.machine.policy.rules import Rule
-from nousd.runtimes.agents.acp.agent import Acp
-from nousd.runtimes.agents.claude.agent import Claude
-from nousd.runtimes.agents.codex.agent import Codex
-from nousd.runtimes.agents.interface import Agent, OwnTools
-from nousd.runtimes.agents.opencode.agent import Opencode
+from nousd.runtimes.agents.interface import OwnTools
 from tests.harness.daemon import of_type, types, users
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
-from tests.runtimes.scripted_adapter import ENVIRONMENT, ScriptedAgent, scripted_program
-
-
-def fake_claude(memory: Path) -> Claude:
-    variables = {**ENVIRONMENT, "CLAUDE_CONFIG_DIR": str(memory)}
-    return Claude("claude", scripted_program("fake_claude"), variables)
-
-
-def fake_acp(memory: Path) -> Acp:
-    return Acp("acp", [*scripted_program("fake_acp"), str(memory), "{}"], ENVIRONMENT)
-
-
-def fake_codex(memory: Path) -> Codex:
-    return Codex(
-        "codex", scripted_program("fake_codex"), {**ENVIRONMENT, "CODEX_HOME": str(memory)}
-    )
-
-
-def fake_opencode(memory: Path) -> Opencode:
-    variables = {**ENVIRONMENT, "XDG_DATA_HOME": str(memory)}
-    return Opencode("opencode", scripted_program("fake_opencode"), variables)
-
-
-AGENTS: dict[str, Callable[[Path], Agent]] = {
-    "scripted": ScriptedAgent,
-    "claude": fake_claude,
-    "acp": fake_acp,
-    "codex": fake_codex,
-    "opencode": fake_opencode,
-}
-"""Makes an agent with a scripted program, which keeps its sessions in a folder."""
+from tests.runtimes.contracted import AGENTS, Contracted, fake_claude
 
 UNASKED: dict[str, tuple[str, dict[str, str]]] = {
     "claude": ("Read", {"file_path": "notes.txt"}),
@@ -75,11 +41,6 @@ def files_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.fixture(params=AGENTS)
-def agent(request: pytest.FixtureRequest, tmp_path: Path) -> Agent:
-    return AGENTS[request.param](tmp_path / "memory")
-
-
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     folder = tmp_path / "work"
@@ -89,17 +50,25 @@ def workdir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def bench(workdir: Path, agent: Agent) -> AsyncIterator[RuntimeBench]:
-    async with runtime_bench(workdir, agent) as bench:
+async def bench(workdir: Path, program: Contracted) -> AsyncIterator[RuntimeBench]:
+    async with program.bench(workdir) as bench:
         yield bench
 
 
-async def test_text_and_reasoning_stream_into_one_message(bench: RuntimeBench) -> None:
+@pytest.mark.row("reasoning")
+async def test_reasoning_streams_beside_the_text(bench: RuntimeBench) -> None:
     run = await bench.run({"think": "hm"}, {"say": "hello"})
     assert said(run) == ["hello"]
-    assert [update["delta"] for update in of_type(run, "reasoning_update")] == ["hm"]
+    assert "".join(update["delta"] for update in of_type(run, "reasoning_update")) == "hm"
+
+
+@pytest.mark.row("streaming")
+async def test_text_streams_into_one_message(bench: RuntimeBench) -> None:
+    run = await bench.run({"say": "hello"})
+    assert said(run) == ["hello"]
+    assert "".join(update["delta"] for update in of_type(run, "message_update")) == "hello"
     (started,) = of_type(run, "agent_start")
-    assert started["runtime"] == bench.agent.name
+    assert started["runtime"] == bench.runtime
     assert of_type(run, "agent_end")[0]["status"] == "completed"
     entries = (await bench.client.request("get_messages"))["messages"]
     assert (entries[-1]["role"], entries[-1]["text"]) == ("assistant", "hello")
@@ -113,14 +82,16 @@ async def test_the_users_message_comes_before_the_first_word(bench: RuntimeBench
         assert len(users(run)) == 1
 
 
+@pytest.mark.row("what it was given")
 async def test_what_the_agent_was_given_is_in_the_log(bench: RuntimeBench) -> None:
     run = await bench.run({"say": "a"})
     (told,) = of_type(run, "model_input")
-    assert told["provider"] == bench.agent.name
+    assert told["provider"] == bench.runtime
     assert set(told["tools"]) >= {"workspace.read", "workspace.write", "patch.apply"}
     assert told["input_ref"] == told["input_hash"]
 
 
+@pytest.mark.row("a call of our tool")
 async def test_a_call_of_our_tool_goes_through_the_gate(bench: RuntimeBench) -> None:
     run = await bench.run({"call": READ}, {"say_results": True})
     assert said(run) == ["what is noted"]
@@ -131,6 +102,7 @@ async def test_a_call_of_our_tool_goes_through_the_gate(bench: RuntimeBench) -> 
     assert (completed["tool_name"], completed["executed_by"]) == ("workspace.read", "nousd")
 
 
+@pytest.mark.row("parallel calls")
 async def test_calls_made_at_once_overlap_and_their_brackets_do_not(
     bench: RuntimeBench, workdir: Path
 ) -> None:
@@ -145,36 +117,46 @@ async def test_calls_made_at_once_overlap_and_their_brackets_do_not(
 
 
 async def test_a_call_that_the_agent_repeats_runs_once(bench: RuntimeBench) -> None:
-    if bench.agent.name in NAMELESS_CALLS:
+    if bench.runtime in NAMELESS_CALLS:
         pytest.skip("its MCP client gives calls no id, and repeats none")
     run = await bench.run({"again": write("once")}, {"say_results": True})
     assert len(of_type(run, "tool_call_started")) == 1
     assert said(run)[0].count("Wrote") == 2
 
 
+@pytest.mark.row("tool deny")
 async def test_a_denied_call_has_no_effect_and_the_agent_is_told(
-    workdir: Path, agent: Agent
+    workdir: Path, program: Contracted
 ) -> None:
     rules = (Rule("deny", "write", "the test"),)
-    async with runtime_bench(workdir, agent, rules=rules) as bench:
+    async with program.bench(workdir, rules=rules) as bench:
         run = await bench.run({"call": write("never")}, {"say_results": True})
         assert not (workdir / "never").exists()
         assert "tool_blocked" in said(run)[0]
         assert len(of_type(run, "tool_call_denied")) == 1
 
 
-async def test_a_rule_for_the_name_towards_agents_binds_it(workdir: Path, agent: Agent) -> None:
+@pytest.mark.row("tool deny")
+async def test_a_rule_for_the_name_towards_agents_binds_it(
+    workdir: Path, program: Contracted
+) -> None:
     rules = (Rule("deny", "workspace.write", "the test"),)
-    async with runtime_bench(workdir, agent, rules=rules) as bench:
+    async with program.bench(workdir, rules=rules) as bench:
         await bench.run({"call": write("never")})
         assert not (workdir / "never").exists()
 
 
-@pytest.mark.parametrize("decision", ["once", "deny"])
+@pytest.mark.parametrize(
+    "decision",
+    [
+        pytest.param("once", marks=pytest.mark.row("tool approve")),
+        pytest.param("deny", marks=pytest.mark.row("tool deny")),
+    ],
+)
 async def test_a_call_that_needs_approval_waits_for_it(
-    workdir: Path, agent: Agent, decision: str
+    workdir: Path, program: Contracted, decision: str
 ) -> None:
-    async with runtime_bench(workdir, agent, mode="ask") as bench:
+    async with program.bench(workdir, mode="ask") as bench:
         with trio.fail_after(WAIT_SECONDS):
             await bench.start({"call": write("asked")}, {"say_results": True})
             asked = (await bench.events.until("permission_requested"))["payload"]
@@ -195,6 +177,7 @@ async def test_a_tool_of_the_agents_own_is_refused_while_these_are_off(
     assert "allowed" not in said(run)[0]
 
 
+@pytest.mark.row("steer")
 async def test_a_steer_is_the_agents_next_input(bench: RuntimeBench) -> None:
     with trio.fail_after(WAIT_SECONDS):
         await bench.start({"say": "first"}, {"hold": True})
@@ -205,6 +188,7 @@ async def test_a_steer_is_the_agents_next_input(bench: RuntimeBench) -> None:
     assert said(run) == ["first", "steered"]
 
 
+@pytest.mark.row("follow-up")
 async def test_a_follow_up_is_a_turn_of_its_own(bench: RuntimeBench) -> None:
     with trio.fail_after(WAIT_SECONDS):
         await bench.start({"say": "first"})
@@ -214,13 +198,13 @@ async def test_a_follow_up_is_a_turn_of_its_own(bench: RuntimeBench) -> None:
     assert [kind for kind, _ in users(run)] == ["prompt", "follow_up"]
 
 
-@pytest.mark.parametrize("manner", ["hold", "deaf"])
+@pytest.mark.parametrize("manner", [pytest.param("hold", marks=pytest.mark.row("cancel")), "deaf"])
 async def test_an_abort_ends_the_turn_even_if_the_agent_does_not_listen(
     bench: RuntimeBench, manner: str
 ) -> None:
     with trio.fail_after(WAIT_SECONDS):
         await bench.start({"say": "first"}, {manner: True})
-        await bench.events.until("message_update", delta="first")
+        await bench.events.until("message_end", text="first")
         await bench.client.request("abort")
         run = await bench.events.run()
     assert of_type(run, "agent_end")[0]["status"] == "cancelled"
@@ -241,6 +225,7 @@ async def test_an_agent_that_dies_ends_the_run_and_the_next_one_starts_it_anew(
     assert [note["resume"] for note in begun] == ["reconstruct"]
 
 
+@pytest.mark.row("failure of the model")
 async def test_a_failed_model_call_ends_the_run_with_its_words(bench: RuntimeBench) -> None:
     run = await bench.run({"fail": "no such model"})
     (failure,) = of_type(run, "error")
@@ -255,23 +240,27 @@ async def test_what_nobody_knows_is_kept_and_harms_nothing(bench: RuntimeBench) 
     assert 0 < len(kept) <= 20
 
 
+@pytest.mark.row("flood")
 async def test_a_flood_is_whole(bench: RuntimeBench) -> None:
     run = await bench.run({"flood": 2000})
     assert said(run) == ["x " * 2000]
 
 
+@pytest.mark.row("usage")
 async def test_usage_is_counted(bench: RuntimeBench) -> None:
     run = await bench.run({"say": "a"})
     (reported,) = of_type(run, "usage_reported")
     assert reported["usage"]["total"] > 0
 
 
+@pytest.mark.row("one program for a session")
 async def test_one_program_serves_the_turns_of_a_session(bench: RuntimeBench) -> None:
     await bench.run({"say": "one"})
     run = await bench.run({"say": "two"})
     assert [note for note in of_type(run, "agent_session") if "resume" in note] == []
 
 
+@pytest.mark.row("moved leaf")
 async def test_a_moved_leaf_makes_the_programs_session_void(bench: RuntimeBench) -> None:
     await bench.run({"say": "one"})
     entries = (await bench.client.request("get_messages"))["messages"]
@@ -281,13 +270,14 @@ async def test_a_moved_leaf_makes_the_programs_session_void(bench: RuntimeBench)
     assert [note["resume"] for note in begun] == ["reconstruct"]
 
 
+@pytest.mark.row("hand-over")
 async def test_a_conversation_is_handed_to_the_native_runtime_and_back(
     bench: RuntimeBench,
 ) -> None:
     await bench.run({"say": "by the agent"})
     await bench.client.request("set_runtime", runtime=None)
     await bench.run({"say": "ignored"})
-    await bench.client.request("set_runtime", runtime=bench.agent.name)
+    await bench.client.request("set_runtime", runtime=bench.runtime)
     run = await bench.run({"say": "by the agent again"})
     begun = [note for note in of_type(run, "agent_session") if "resume" in note]
     assert [note["resume"] for note in begun] == ["reconstruct"]

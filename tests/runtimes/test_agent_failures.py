@@ -13,8 +13,8 @@ from nousd.runtimes.agents.interface import Agent, Resume, Start
 from nousd.runtimes.agents.model_failure import model_failure
 from tests.harness.daemon import of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench
+from tests.runtimes.contracted import AGENTS
 from tests.runtimes.scripted_adapter import ScriptedAgent
-from tests.runtimes.test_agent_contract import AGENTS
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from nousd.runtimes.agents.claude.agent import Claude
 from nousd.runtimes.agents.interface import Agent, Resume, Start
 from tests.harness.daemon import of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench, said
+from tests.runtimes.contracted import fake_claude, fake_codex, fake_opencode
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
-from tests.runtimes.test_agent_contract import fake_claude, fake_codex, fake_opencode
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def acp(memory: Path, **manner: object) -> Acp:
 
 
 async def models_of(bench: RuntimeBench) -> list[str]:
-    listed = await bench.client.request("list_models", runtime=bench.agent.name)
+    listed = await bench.client.request("list_models", runtime=bench.runtime)
     return [each["model"] for each in listed["models"]]
 
 

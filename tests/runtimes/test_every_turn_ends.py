@@ -15,8 +15,9 @@ import trio
 from nousd.runtimes.agents.interface import Agent, Resume, Start
 from tests.harness.daemon import Event, of_type
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
+from tests.runtimes.contracted import AGENTS
 from tests.runtimes.scripted_adapter import ScriptedAgent
-from tests.runtimes.test_agent_contract import AGENTS, NAMELESS_CALLS, READ, files_in, write
+from tests.runtimes.test_agent_contract import NAMELESS_CALLS, READ, files_in, write
 
 
 class OtherCommand(ScriptedAgent):
@@ -116,7 +117,7 @@ async def test_calls_that_wait_behind_an_asked_one_are_taken_back_with_it(
 async def test_a_call_repeated_any_number_of_times_runs_once(
     bench: RuntimeBench, workdir: Path
 ) -> None:
-    if bench.agent.name in NAMELESS_CALLS:
+    if bench.runtime in NAMELESS_CALLS:
         pytest.skip("its MCP client gives calls no id, and repeats none")
     run = await bench.run(*[{"again": write("once")}] * 3, {"say_results": True})
     assert len(of_type(run, "tool_call_started")) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.daemon import of_type
 from tests.runtimes.bench import runtime_bench, said
-from tests.runtimes.test_agent_contract import AGENTS
+from tests.runtimes.contracted import AGENTS
 
 DEEP = "[" * 100_000 + "]" * 100_000
 NO_TEXT = "\xff"

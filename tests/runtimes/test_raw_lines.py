@@ -13,7 +13,7 @@ from nousd.redaction.redactor import Redactor
 from nousd.runtimes.agents import raw_lines
 from tests.harness.daemon import Payload, of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench, said
-from tests.runtimes.test_agent_contract import AGENTS, fake_claude
+from tests.runtimes.contracted import AGENTS, fake_claude
 
 SECRET = "sk-ant-api03-planted-in-a-line-0123456789"
 

@@ -11,7 +11,7 @@ import pytest
 from nousd.runtimes.native.loop import NativeSettings
 from tests.harness.daemon import Event, of_type
 from tests.runtimes.bench import runtime_bench, said
-from tests.runtimes.test_agent_contract import fake_acp, fake_claude
+from tests.runtimes.contracted import fake_acp, fake_claude
 
 READ = ["workspace.read", {"path": "notes.txt"}]
 

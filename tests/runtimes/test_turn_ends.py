@@ -11,8 +11,8 @@ import trio
 from nousd.runtimes.agents.interface import Agent, AgentCall
 from tests.harness.daemon import WAIT_SECONDS, of_type
 from tests.runtimes.bench import RuntimeBench, runtime_bench
+from tests.runtimes.contracted import fake_codex
 from tests.runtimes.scripted_adapter import ScriptedAgent
-from tests.runtimes.test_agent_contract import fake_codex
 from tests.runtimes.test_agent_turn import Working
 
 CALL = ["workspace.write", {"path": "asked", "content": "x"}]

@@ -1,0 +1,1 @@
+"""The contract of agent programs (``tests/runtimes``), tried with the vendors' own programs."""

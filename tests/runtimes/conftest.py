@@ -1,0 +1,56 @@
+"""The contract of agent programs, with scripted ones; with ``--programs`` with real ones, row by row.
+
+A test marked ``row("name")`` is a row of the matrix in ``protocol/runtimes/README.md``: it needs nothing
+that only a scripted program does. ``row("name", real=True)`` needs a real one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.stub_model import stub_model
+from tests.runtimes.acting_model import acting
+from tests.runtimes.contracted import AGENTS, Contracted, Fake, Real
+from tests.runtimes.real_programs import PROGRAMS
+from tests.runtimes.rows import ROWS, VENDOR_CANNOT
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "program" in metafunc.fixturenames:
+        names = metafunc.config.getoption("programs")
+        metafunc.parametrize("program", names or list(AGENTS), indirect=True)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    is_real = bool(config.getoption("programs"))
+    left_out = {item for item in items if not _is_tried(item, is_real=is_real)}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+
+
+def _is_tried(item: pytest.Item, *, is_real: bool) -> bool:
+    row = item.get_closest_marker("row")
+    if row is None:
+        return not is_real
+    return is_real or not row.kwargs.get("real", False)
+
+
+@pytest.fixture
+async def program(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Contracted]:
+    name, is_real = request.param, bool(request.config.getoption("programs"))
+    async with stub_model(acting) as stub:
+        tried: Contracted = (
+            Real(PROGRAMS[name], stub) if is_real else Fake(name, tmp_path / "memory")
+        )
+        marker = request.node.get_closest_marker("row")
+        if marker is not None:
+            (row,) = marker.args
+            assert row in ROWS
+            request.node.user_properties += [("row", row), ("program", name)]
+            if why_not := tried.why_not(row):
+                pytest.skip(VENDOR_CANNOT + why_not)
+        yield tried

@@ -1,0 +1,27 @@
+"""The rows of the contract matrix of agent programs, in order, and what is seen in each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VENDOR_CANNOT: Final = "vendor cannot: "
+"""Begins the reason why a test of a row is skipped for a program."""
+
+ROWS: Final = {
+    "streaming": "text arrives in deltas of one message",
+    "reasoning": "so does what the model thinks",
+    "flood": "2,000 deltas are whole",
+    "what it was given": "the input and the tools of each turn are in the log",
+    "a call of our tool": "it passes the gate and the model has the result",
+    "parallel calls": "calls of one message are all carried out, their brackets apart",
+    "tool approve": "a call waits for the user, and runs when allowed",
+    "tool deny": "by rule or by the user: no effect, and the model is told",
+    "cancel": "an abort ends the turn, and the next one works",
+    "steer": "what the user says in between is the next input",
+    "follow-up": "a queued text is a turn of its own",
+    "one program for a session": "turns of a session share a process",
+    "moved leaf": "the program is told the transcript that counts",
+    "hand-over": "to the native runtime and back",
+    "failure of the model": "its words end the run, and the next one works",
+    "usage": "tokens are counted",
+}
