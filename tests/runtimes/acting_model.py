@@ -2,23 +2,28 @@
 
 What the scripted programs do by themselves, a real one does because its model says so. The dialect is
 that of the request. It keeps nothing: the number of calls that the conversation has since the user's
-text says how far the acts are. Acts for a model only: ``{"pictures": true}`` says how many it was
-given, ``{"find": TEXT}`` how often a text stands in the request, ``{"wait": SECONDS}`` takes its time.
+text says how far the acts are. Acts for a model only: ``{"pictures": true}`` says how many it was given,
+``{"find": [CHARACTER, ...]}`` how often a text stands in the request, ``{"tools": true}`` which tools it
+is offered, ``{"wait": SECONDS}`` takes its time.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from tests.harness.stub_model import Pause, Reply, StubRequest
 from tests.runtimes.model_dialects import Call, Dialect, Item, Say, Spoken, Think, dialect_of
-from tests.runtimes.programs.acts import Act, acts_of
+from tests.runtimes.programs.acts import Act, acts_of, flood_of
 
 HOLD_SECONDS: Final = 0.3
 """Between the calls of a model that goes on until it is stopped."""
+
+_ADDED: Final = re.compile(r"\s*(<|\[Image)")
+"""Begins what programs add to the user's text."""
 
 READ: Final = ("workspace.read", {"path": "."})
 
@@ -48,15 +53,9 @@ def acting(request: StubRequest) -> Reply:
 
 
 def told_in(items: Sequence[Item]) -> Told:
-    """Return what the newest text of the user is. What programs remind of in between is in tags."""
-    last = max(
-        (
-            index
-            for index, item in enumerate(items)
-            if item.kind == "user" and item.text and not item.text.lstrip().startswith("<")
-        ),
-        default=-1,
-    )
+    """Return what the newest text of the user is, and what came after it."""
+    is_said = (item.kind == "user" and item.text and not _ADDED.match(item.text) for item in items)
+    last = max((index for index, is_it in enumerate(is_said) if is_it), default=-1)
     after = items[last + 1 :]
     return Told(
         items[last].text if last >= 0 else "",
@@ -115,13 +114,15 @@ def _spoken(
 def _say(name: str, what: Any, told: Told, dialect: Dialect, request: StubRequest) -> Say:
     match name:
         case "flood":
-            return Say("x ", what)
+            return Say("".join(flood_of(what)), flood_of(what))
         case "say_results":
             return Say(" | ".join(told.results))
         case "pictures":
             return Say(f"{sum(item.kind == 'picture' for item in dialect.items)} pictures")
         case "find":
-            return Say(f"{request.body.count(what.encode())} times")
+            return Say(f"{request.body.count(''.join(what).encode())} times")
+        case "tools":
+            return Say(" ".join(dialect.tools))
         case _:
             return Say(str(what))
 

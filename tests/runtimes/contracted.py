@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -122,11 +122,10 @@ class RealPlace(Place):
         program, settings = self.program, self.folder / "nousd"
         self.planted.mkdir(exist_ok=True)
         settings.mkdir(exist_ok=True)
-        around = Surroundings(self.folder, self.work, self.origin, self.planted)
+        around = Surroundings(self.folder, self.work, self.origin, self.own_tools == "ask")
         program.prepare(around)
         self._variables = dict(program.variables(around))
-        # Known by this variable, the program is found in the middle of the machine's other processes.
-        words = ["env", self.mark, str(program.path), *program.words(around)]
+        words = [str(program.path), *program.words(around)]
         table = [
             f"[runtimes.{program.name}]",
             f'kind = "{program.kind}"',
@@ -137,11 +136,6 @@ class RealPlace(Place):
             *(f"{rule.decision} = {json.dumps([rule.text])}" for rule in self.rules),
         ]
         (settings / "config.toml").write_text("\n".join(table))
-
-    @property
-    def mark(self) -> str:
-        """Return what the environment of the program has, and of its own processes."""
-        return f"NOUSD_TEST_PROGRAM={self.folder}"
 
     @property
     def work(self) -> Path:
@@ -157,15 +151,15 @@ class RealPlace(Place):
         return {**own, "PATH": os.pathsep.join([str(binaries(node_folder())), own["PATH"]])}
 
     def programs(self) -> list[int]:
-        """Return the processes of the program that live."""
+        """Return the processes of the program that live. Some overwrite their command line and their
+        environment, but all work in the workspace.
+        """
         found = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
-                try:
-                    if self.mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                with suppress(OSError):
+                    if (folder / "cwd").readlink() == self.workspace:
                         found.append(int(folder.name))
-                except OSError:
-                    continue
         return found
 
 

@@ -6,20 +6,19 @@ import json
 import re
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any, Final, Literal, NamedTuple
 
 from tests.harness.stub_model import DONE, Part, Pause, Reply, StubRequest, burst
 
-FLOOD: Final = 50
-"""Deltas of one saying from which on they are sent in one piece, as fast as the network takes them."""
-
 
 class Say(NamedTuple):
-    """Text, in so many equal deltas."""
+    """Text: in one delta, or in several that are sent as fast as the network takes them."""
 
     text: str
-    times: int = 1
+    deltas: Sequence[str] = ()
 
 
 class Think(NamedTuple):
@@ -104,11 +103,11 @@ def _result(content: Any) -> Item:
     return Item("result", "".join(texts))
 
 
-def _deltas(say: Say, delta: dict[str, Any]) -> Iterator[Part]:
-    if say.times < FLOOD:
-        yield from [delta] * say.times
+def _deltas(each: Say | Think, delta: Callable[[str], dict[str, Any]]) -> Iterator[Part]:
+    if isinstance(each, Say) and each.deltas:
+        yield burst(*map(delta, each.deltas))
     else:
-        yield burst(*[delta] * say.times)
+        yield delta(each.text)
 
 
 class _Messages(Dialect):
@@ -129,7 +128,9 @@ class _Messages(Dialect):
                     yield from _text_items([block], "user")
 
     def _tools(self) -> Iterator[str]:
-        return (tool["name"] for tool in self.request.get("tools", ()))
+        # Those that the model would have to search for are not shown to it.
+        tools = self.request.get("tools", ())
+        return (tool["name"] for tool in tools if not tool.get("defer_loading"))
 
     def _parts(self, spoken: Sequence[Spoken]) -> Iterator[Part]:
         usage = {"input_tokens": 11, "output_tokens": 1}
@@ -154,22 +155,24 @@ class _Messages(Dialect):
         yield {"type": "message_stop"}
 
     def _block(self, index: int, each: Say | Think | Call) -> Iterator[Part]:
+        def delta(type: str, text: str) -> dict[str, Any]:
+            part = {"type": f"{type}_delta", "partial_json" if type == "input_json" else type: text}
+            return {"type": "content_block_delta", "index": index, "delta": part}
+
         block: dict[str, Any]
         match each:
-            case Say(text, _):
-                block, delta = {"type": "text", "text": ""}, {"type": "text_delta", "text": text}
-            case Think(text):
+            case Say():
+                block = {"type": "text", "text": ""}
+                parts = _deltas(each, partial(delta, "text"))
+            case Think():
                 block = {"type": "thinking", "thinking": "", "signature": ""}
-                delta = {"type": "thinking_delta", "thinking": text}
+                signature = delta("signature", "c2lnbmVk")
+                parts = chain(_deltas(each, partial(delta, "thinking")), [signature])
             case Call(id, name, args):
                 block = {"type": "tool_use", "id": id, "name": name, "input": {}}
-                delta = {"type": "input_json_delta", "partial_json": json.dumps(args)}
+                parts = iter([delta("input_json", json.dumps(args))])
         yield {"type": "content_block_start", "index": index, "content_block": block}
-        whole = {"type": "content_block_delta", "index": index, "delta": delta}
-        yield from _deltas(each if isinstance(each, Say) else Say(""), whole)
-        if isinstance(each, Think):
-            signature = {"type": "signature_delta", "signature": "c2lnbmVk"}
-            yield {"type": "content_block_delta", "index": index, "delta": signature}
+        yield from parts
         yield {"type": "content_block_stop", "index": index}
 
 
@@ -187,7 +190,18 @@ class _Responses(Dialect):
                     yield _result(item["output"])
 
     def _tools(self) -> Iterator[str]:
-        return (tool["name"] for tool in self.request.get("tools", ()) if "name" in tool)
+        for tool in self.request.get("tools", ()):
+            if tool["type"] == "namespace":
+                yield from (each["name"] for each in tool["tools"])
+            elif "name" in tool:
+                yield tool["name"]
+
+    def _namespace(self, name: str) -> dict[str, str]:
+        """Return what a call of a tool says of the group that it belongs to."""
+        for tool in self.request.get("tools", ()):
+            if tool["type"] == "namespace" and name in [each["name"] for each in tool["tools"]]:
+                return {"namespace": tool["name"]}
+        return {}
 
     def _parts(self, spoken: Sequence[Spoken]) -> Iterator[Part]:
         response = {"id": f"resp_{uuid.uuid4().hex}", "output": []}
@@ -202,26 +216,27 @@ class _Responses(Dialect):
 
     def _item(self, index: int, each: Say | Think | Call) -> Iterator[Part]:
         id_, where = f"item_{uuid.uuid4().hex}", {"output_index": index}
+
+        def delta(type: str, text: str) -> dict[str, Any]:
+            place = {"item_id": id_, "content_index": 0, "summary_index": 0}
+            return {"type": f"response.{type}.delta", "delta": text, **place, **where}
+
         item: dict[str, Any]
-        streamed: dict[str, Any] | None
+        parts: Iterator[Part] = iter(())
         match each:
-            case Say(text, times):
+            case Say(text, _):
                 item = {"type": "message", "id": id_, "role": "assistant", "content": []}
-                part = {"item_id": id_, "content_index": 0, "delta": text}
-                streamed = {"type": "response.output_text.delta", **part, **where}
-                done = {**item, "content": [{"type": "output_text", "text": text * times}]}
+                done = {**item, "content": [{"type": "output_text", "text": text}]}
+                parts = _deltas(each, partial(delta, "output_text"))
             case Think(text):
                 item = {"type": "reasoning", "id": id_, "summary": []}
-                part = {"item_id": id_, "summary_index": 0, "delta": text}
-                streamed = {"type": "response.reasoning_summary_text.delta", **part, **where}
                 done = {**item, "summary": [{"type": "summary_text", "text": text}]}
+                parts = _deltas(each, partial(delta, "reasoning_summary_text"))
             case Call(call_id, name, args):
                 item = {"type": "function_call", "id": id_, "call_id": call_id, "name": name}
-                done = {**item, "arguments": json.dumps(args)}
-                streamed = None
-        if streamed is not None:
-            yield {"type": "response.output_item.added", "item": item, **where}
-            yield from _deltas(each if isinstance(each, Say) else Say(""), streamed)
+                done = {**item, **self._namespace(name), "arguments": json.dumps(args)}
+        yield {"type": "response.output_item.added", "item": item, **where}
+        yield from parts
         yield {"type": "response.output_item.done", "item": done, **where}
 
 
@@ -247,8 +262,8 @@ class _ChatCompletions(Dialect):
             match each:
                 case Pause():
                     yield each
-                case Say(text, _):
-                    yield from _deltas(each, self._chunk({"content": text}))
+                case Say():
+                    yield from _deltas(each, lambda text: self._chunk({"content": text}))
                 case Think(text):
                     yield self._chunk({"reasoning_content": text})
                 case Call(id, name, args):
@@ -292,8 +307,8 @@ class _GenerateContent(Dialect):
             match each:
                 case Pause():
                     yield each
-                case Say(text, _):
-                    yield from _deltas(each, self._chunk({"text": text}))
+                case Say():
+                    yield from _deltas(each, lambda text: self._chunk({"text": text}))
                 case Think(text):
                     yield self._chunk({"text": text, "thought": True})
                 case Call(id, name, args):
@@ -311,7 +326,7 @@ class _GenerateWhole(_GenerateContent):
     """The same, not streamed."""
 
     def reply(self, spoken: Sequence[Spoken]) -> Reply:
-        said = "".join(each.text * each.times for each in spoken if isinstance(each, Say))
+        said = "".join(each.text for each in spoken if isinstance(each, Say))
         whole = self._chunk({"text": said}, finishReason="STOP")
         return Reply((json.dumps(whole).encode(),), content_type="application/json")
 

@@ -32,13 +32,13 @@ class Surroundings:
         home: its home folder.
         work: the workspace.
         origin: the address of the model server.
-        planted: the folder in which code of the workspace that runs leaves something.
+        has_own_tools: whether it may use its own tools, where it asks.
     """
 
     home: Path
     work: Path
     origin: str
-    planted: Path
+    has_own_tools: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +51,10 @@ class RealProgram:
         binary: the name of its program.
         kind: the adapter.
         words: the command line after the program, which takes its own tools from it.
-        variables: of the environment that it receives.
+        variables: of the environment that it receives, by way of ``env`` in the daemon's settings.
         prepare: writes its settings.
-        shell: its own tool for commands: a name, and the argument with the command.
+        shell: makes the arguments of a call of its own tool for commands, whose name stands before.
+        after_kill: how a new life begins soon after the end of a turn: some lose their session.
         cannot: rows of the contract that it cannot fulfil -> why.
     """
 
@@ -62,10 +63,11 @@ class RealProgram:
     version: str
     binary: str
     kind: str
+    variables: Callable[[Surroundings], Mapping[str, str]]
+    shell: tuple[str, Callable[[str], Mapping[str, Any]]]
     words: Callable[[Surroundings], Sequence[str]] = lambda _: ()
-    variables: Callable[[Surroundings], Mapping[str, str]] = lambda _: {}
     prepare: Callable[[Surroundings], None] = lambda _: None
-    shell: tuple[str, str] | None = None
+    after_kill: str = "native"
     cannot: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -95,6 +97,49 @@ def write(path: Path, content: str | Mapping[str, Any]) -> None:
     path.write_text(content if isinstance(content, str) else json.dumps(content))
 
 
+# --- what they find in a workspace --------------------------------------------------------------
+
+PLANTED_WORDS: Final = "planted-instructions"
+"""In every file of instructions that one of the programs may read by itself."""
+
+_PLUGIN: Final = """
+import { writeFileSync } from "fs"
+export const Planted = async () => { writeFileSync("FOLDER/opencode-plugin", ""); return {} }
+"""
+
+
+def plant(work: Path, folder: Path) -> None:
+    """Write files of all programs into a workspace: those with code that runs leave something in a
+    folder, those with instructions hold ``PLANTED_WORDS``.
+    """
+
+    def touch(name: str) -> list[str]:
+        return ["touch", str(folder / name)]
+
+    def server(name: str) -> dict[str, Any]:
+        command, *args = touch(name)
+        return {"planted": {"command": command, "args": args}}
+
+    hook = {"hooks": [{"type": "command", "command": " ".join(touch("claude-hook"))}]}
+    events = ("SessionStart", "UserPromptSubmit", "PreToolUse", "Stop")
+    write(work / ".claude/settings.json", {"hooks": {event: [hook] for event in events}})
+    write(work / ".mcp.json", {"mcpServers": server("mcp-json")})
+    write(work / ".opencode/plugin/planted.js", _PLUGIN.replace("FOLDER", str(folder)))
+    local = {"planted": {"type": "local", "command": touch("opencode-mcp")}}
+    write(work / "opencode.json", {"mcp": local})
+    discovery = " ".join(touch("gemini-discovery"))
+    gemini = {"mcpServers": server("gemini-mcp"), "tools": {"discoveryCommand": discovery}}
+    write(work / ".gemini/settings.json", gemini)
+    command = json.dumps(touch("codex-notify"))
+    write(
+        work / ".codex/config.toml",
+        f'notify = {command}\n[mcp_servers.planted]\ncommand = "touch"\n'
+        f"args = {json.dumps(touch('codex-mcp')[1:])}\n",
+    )
+    for name in ("CLAUDE.md", "CLAUDE.local.md", ".claude/CLAUDE.md", "GEMINI.md", "CONTEXT.md"):
+        write(work / name, PLANTED_WORDS)
+
+
 # --- Claude Code -----------------------------------------------------------------------------
 
 
@@ -107,6 +152,10 @@ def _anthropic(around: Surroundings) -> dict[str, str]:
     }
 
 
+def _described(command: str) -> dict[str, Any]:
+    return {"command": command, "description": "as asked"}
+
+
 CLAUDE: Final = RealProgram(
     name="claude",
     package="@anthropic-ai/claude-code",
@@ -114,7 +163,176 @@ CLAUDE: Final = RealProgram(
     binary="claude",
     kind="claude",
     variables=_anthropic,
-    shell=("Bash", "command"),
+    shell=("Bash", _described),
 )
 
-PROGRAMS: Final = {program.name: program for program in (CLAUDE,)}
+CLAUDE_ACP: Final = RealProgram(
+    name="claude-agent-acp",
+    package="@agentclientprotocol/claude-agent-acp",
+    version="0.101.0",
+    binary="claude-agent-acp",
+    kind="acp",
+    # With so many tools it would hide ours behind a search.
+    variables=lambda around: {**_anthropic(around), "ENABLE_TOOL_SEARCH": "false"},
+    shell=("Bash", _described),
+)
+
+# --- Codex -----------------------------------------------------------------------------------
+
+_CODEX_SETTINGS: Final = """
+model = "model-of-the-stub"
+model_catalog_json = "{catalog}"
+model_provider = "stub"
+[model_providers.stub]
+name = "stub"
+base_url = "{origin}/v1"
+wire_api = "responses"
+env_key = "OPENAI_API_KEY"
+request_max_retries = 0
+stream_max_retries = 0
+supports_websockets = false
+"""
+
+
+def _codex_variables(around: Surroundings) -> dict[str, str]:
+    return {"CODEX_HOME": str(around.home / "codex"), "OPENAI_API_KEY": _KEY}
+
+
+_CODEX_MODEL: Final = {
+    "slug": "model-of-the-stub",
+    "display_name": "model of the stub",
+    "supported_reasoning_levels": [],
+    "shell_type": "unified_exec",
+    "visibility": "list",
+    "supported_in_api": True,
+    "priority": 1,
+    "base_instructions": "Do as you are told.",
+    "supports_reasoning_summaries": True,
+    "support_verbosity": False,
+    "supports_parallel_tool_calls": True,
+    "experimental_supported_tools": [],
+    "truncation_policy": {"mode": "bytes", "limit": 10_000},
+    "context_window": 100_000,
+    "input_modalities": ["text", "image"],
+}
+"""A model that hides no tools behind a search, as those of the program's own catalogue do."""
+
+
+def _codex_settings(around: Surroundings) -> None:
+    folder = around.home / "codex"
+    catalog = folder / "models.json"
+    write(catalog, {"models": [_CODEX_MODEL]})
+    write(folder / "config.toml", _CODEX_SETTINGS.format(origin=around.origin, catalog=catalog))
+
+
+CODEX: Final = RealProgram(
+    name="codex",
+    package="@openai/codex",
+    version="0.171.0",
+    binary="codex",
+    kind="codex",
+    variables=_codex_variables,
+    prepare=_codex_settings,
+    shell=("exec_command", lambda command: {"cmd": command}),
+)
+
+CODEX_ACP: Final = RealProgram(
+    name="codex-acp",
+    package="@agentclientprotocol/codex-acp",
+    version="2.6.0",
+    binary="codex-acp",
+    kind="acp",
+    variables=_codex_variables,
+    prepare=_codex_settings,
+    shell=("exec_command", lambda command: {"cmd": command}),
+)
+
+# --- OpenCode --------------------------------------------------------------------------------
+
+
+def _opencode(around: Surroundings) -> dict[str, str]:
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{around.origin}/v1", "apiKey": _KEY},
+        "models": {"m": {"name": "m", "attachment": True, "reasoning": True}},
+    }
+    settings = {
+        "model": "stub/m",
+        "autoupdate": False,
+        "share": "disabled",
+        "provider": {"stub": provider},
+        "agent": {"title": {"disable": True}},
+        "permission": {"*": "ask" if around.has_own_tools else "deny", "nousd_*": "allow"},
+    }
+    return {
+        "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
+        "OPENCODE_PURE": "1",
+    }
+
+
+OPENCODE: Final = RealProgram(
+    name="opencode",
+    package="opencode-ai",
+    version="1.18.33",
+    binary="opencode",
+    kind="acp",
+    variables=_opencode,
+    words=lambda _: ("acp",),
+    shell=("bash", _described),
+)
+
+# --- Gemini CLI ------------------------------------------------------------------------------
+
+_GEMINI_TOOLS: Final = (
+    *("activate_skill", "enter_plan_mode", "glob", "google_web_search", "grep_search"),
+    *("invoke_agent", "list_background_processes", "list_directory", "read_background_output"),
+    *("read_file", "read_many_files", "replace", "run_shell_command", "save_memory"),
+    *("update_topic", "web_fetch", "write_file", "write_todos"),
+)
+
+
+def _gemini_settings(around: Surroundings) -> None:
+    settings = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "privacy": {"usageStatisticsEnabled": False},
+        "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
+        "hooksConfig": {"enabled": False},
+    }
+    write(around.home / "system.json", settings)
+    rules = (
+        f'[[rule]]\ntoolName = "{tool}"\ndecision = "deny"\npriority = 999\n'
+        for tool in _GEMINI_TOOLS
+    )
+    write(around.home / "policy.toml", "".join(rules))
+
+
+def _gemini_words(around: Surroundings) -> list[str]:
+    words = ["--acp", "-m", "gemini-2.5-flash", "-e", "none"]
+    words += ["--allowed-mcp-server-names", "nousd"]
+    policy = [] if around.has_own_tools else ["--admin-policy", str(around.home / "policy.toml")]
+    return words + policy
+
+
+GEMINI: Final = RealProgram(
+    name="gemini",
+    package="@google/gemini-cli",
+    version="0.61.0",
+    binary="gemini",
+    kind="acp",
+    variables=lambda around: {
+        "GEMINI_API_KEY": _KEY,
+        "GEMINI_CLI_NO_RELAUNCH": "true",
+        "GEMINI_CLI_SYSTEM_SETTINGS_PATH": str(around.home / "system.json"),
+        "GEMINI_CLI_TRUST_WORKSPACE": "true",
+        "GOOGLE_GEMINI_BASE_URL": around.origin,
+    },
+    words=_gemini_words,
+    prepare=_gemini_settings,
+    shell=("run_shell_command", _described),
+)
+
+PROGRAMS: Final = {
+    program.name: program for program in (CLAUDE, CODEX, OPENCODE, GEMINI, CLAUDE_ACP, CODEX_ACP)
+}

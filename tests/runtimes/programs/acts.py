@@ -42,6 +42,11 @@ def acts_of(text: str) -> list[Act]:
     return [next(iter(act.items())) for act in found]
 
 
+def flood_of(count: int) -> list[str]:
+    """Return so many deltas, of which no two are alike: programs take repetitions for a loop."""
+    return [f"{number} " for number in range(count)]
+
+
 def seen(path: str) -> str:
     """Return what can be seen of a path: the names in a folder, or the size of a file."""
     place = Path(path)

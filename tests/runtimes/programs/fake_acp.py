@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runtimes.programs.acts import acts_of, die, send, send_garbage, send_raw
+from tests.runtimes.programs.acts import acts_of, die, flood_of, send, send_garbage, send_raw
 from tests.runtimes.programs.mcp_client import Tools, Waiting
 
 RECEIVED = "received.ndjson"
@@ -69,7 +69,7 @@ class Program:
             "unknown": self._unknown,
             "garbage": send_garbage,
             "raw": send_raw,
-            "flood": lambda count: self._say(*["x "] * count),
+            "flood": lambda count: self._say(*flood_of(count)),
             "early": lambda _: None,
             "runs": self._runs,
             "leaves": self._leaves,

@@ -16,6 +16,7 @@ from typing import Any
 from tests.runtimes.programs.acts import (
     acts_of,
     die,
+    flood_of,
     memory_of,
     seen,
     send,
@@ -73,7 +74,7 @@ class Program:
             "unknown": self._unknown,
             "garbage": send_garbage,
             "raw": send_raw,
-            "flood": lambda count: self._say(*["x "] * count),
+            "flood": lambda count: self._say(*flood_of(count)),
             "early": lambda _: None,
             "look": lambda path: self._say(seen(path)),
             "uncover": lambda path: self._say(uncovered(path)),

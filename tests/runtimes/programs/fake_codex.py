@@ -20,7 +20,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runtimes.programs.acts import acts_of, die, memory_of, send, send_garbage, send_raw
+from tests.runtimes.programs.acts import (
+    acts_of,
+    die,
+    flood_of,
+    memory_of,
+    send,
+    send_garbage,
+    send_raw,
+)
 
 _MODEL = "gpt-test-1"
 
@@ -65,7 +73,7 @@ class Program:
             "unknown": self._unknown,
             "garbage": send_garbage,
             "raw": send_raw,
-            "flood": lambda count: self._say(*["x "] * count),
+            "flood": lambda count: self._say(*flood_of(count)),
             "early": lambda _: None,
             "until": _until,
             "leave": self._leave,

@@ -28,7 +28,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-from tests.runtimes.programs.acts import Act, acts_of, die, seen
+from tests.runtimes.programs.acts import Act, acts_of, die, flood_of, seen
 from tests.runtimes.programs.mcp_client import Tools, Waiting
 
 RECEIVED: Final = "received.ndjson"
@@ -82,7 +82,7 @@ class Program:
             "unknown": self._unknown,
             "garbage": lambda count: self._raw(["{not json"] * count),
             "raw": self._raw,
-            "flood": lambda count: self._write("text", *["x "] * count),
+            "flood": lambda count: self._write("text", *flood_of(count)),
             "early": lambda _: None,
             "retry": lambda _: self._status("retry", attempt=1, message="overloaded", next=0),
             "todos": self._todos,

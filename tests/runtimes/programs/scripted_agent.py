@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runtimes.programs.acts import acts_of, die, seen, send, send_garbage, send_raw
+from tests.runtimes.programs.acts import acts_of, die, flood_of, seen, send, send_garbage, send_raw
 
 
 class Failed(Exception):
@@ -57,7 +57,7 @@ class Program:
             "unknown": self._unknown,
             "garbage": send_garbage,
             "raw": send_raw,
-            "flood": lambda count: self._say(*["x "] * count),
+            "flood": lambda count: self._say(*flood_of(count)),
             "early": lambda _: None,
             "look": lambda path: self._say(seen(path)),
         }
