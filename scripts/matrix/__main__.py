@@ -3,6 +3,7 @@
 scripts/runtimes                    all of them; writes the table in protocol/runtimes/README.md
 scripts/runtimes claude codex       these; the columns of the others stay
 scripts/runtimes --quick claude     the rows of one program without kills; writes nothing
+scripts/runtimes --record claude    records what it says (fixtures/runtimes), for the tests
 scripts/runtimes --install claude   only installs: the exit code says whether it could
 
 The programs are installed with npm into ${XDG_CACHE_HOME:-~/.cache}/nousd/runtimes.
@@ -14,13 +15,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from itertools import product
 from typing import Final
 
 import pytest
+import trio
 
 from scripts.matrix.installing import NotInstalled, install
 from scripts.matrix.table import PAGE, Cell, Cells, cells_in, merged, with_cells
 from tests.runtimes.real_programs import PROGRAMS
+from tests.runtimes.recordings import SCENES, record
 from tests.runtimes.rows import VENDOR_CANNOT
 
 KILLS: Final = "5"
@@ -74,6 +78,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PROGRAMS))
     parser.add_argument("--install", action="store_true", help="only install")
+    parser.add_argument("--record", action="store_true", help="record, and try nothing")
     parser.add_argument("--quick", action="store_true", help="no kills, and no table")
     args = parser.parse_args()
     names = args.names or list(PROGRAMS)
@@ -86,6 +91,11 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     if args.install:
+        return 0
+    if args.record:
+        for name, scene in product(names, SCENES):
+            print(f"recording {name}: {scene} ...", file=sys.stderr, flush=True)
+            trio.run(record, PROGRAMS[name], scene)
         return 0
     code, cells = _tried(names, is_quick=args.quick)
     if not args.quick:

@@ -138,6 +138,12 @@ class RealPlace(Place):
         (settings / "config.toml").write_text("\n".join(table))
 
     @property
+    def runtime(self) -> str:
+        """Return the name of the program's runtime."""
+        assert self.program is not None
+        return self.program.name
+
+    @property
     def work(self) -> Path:
         return self.workspace
 

@@ -234,6 +234,7 @@ CODEX: Final = RealProgram(
     variables=_codex_variables,
     prepare=_codex_settings,
     shell=("exec_command", lambda command: {"cmd": command}),
+    cannot={"own tools on request": "its own tools have no environment to act on (codex.md)"},
 )
 
 CODEX_ACP: Final = RealProgram(

@@ -28,6 +28,8 @@ ROWS: Final = {
     "moved leaf": "the program is told the transcript that counts",
     "kill of the agent": "its session goes on; in mid-turn, the transcript is told, nothing runs twice",
     "kill of the daemon": "the same",
+    "kills of the agent": "5, at random: all inputs are consumed once, no call runs twice, no orphans",
+    "kills of the daemon": "the same",
     "hand-over": "to the native runtime and back",
     "failure of the model": "its words end the run, and the next one works",
     "attachments": "a picture reaches the model",

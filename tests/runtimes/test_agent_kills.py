@@ -9,6 +9,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -16,6 +17,7 @@ import trio
 
 from tests.harness.daemon import Event, of_type
 from tests.runtimes.bench import WAIT_SECONDS
+from tests.runtimes.contracted import Real, RealPlace
 from tests.runtimes.test_agent_processes import (
     AgentPlace,
     CodexPlace,
@@ -39,7 +41,7 @@ def some_acts(chance: random.Random) -> list[dict[str, Any]]:
     return acts
 
 
-async def all_events(place: AgentPlace) -> list[Event]:
+async def all_events(place: AgentPlace | RealPlace) -> list[Event]:
     """Return everything in the log; what is not balanced fails."""
     events = await place.watch(after="evt-0", types="all")
     seen = [await events.next()]
@@ -75,7 +77,7 @@ class Campaign:
         victim: ``agent`` or ``daemon``.
     """
 
-    def __init__(self, place: AgentPlace, victim: str) -> None:
+    def __init__(self, place: AgentPlace | RealPlace, victim: str) -> None:
         self.accepted: list[str] = []
         self._place = place
         self._victim = victim
@@ -135,11 +137,10 @@ def place(request: pytest.FixtureRequest) -> Iterator[AgentPlace]:
         yield place
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("victim", ["agent", "daemon"])
-async def test_kills_lose_nothing_and_repeat_nothing(place: AgentPlace, victim: str) -> None:
+async def killed_again_and_again(place: AgentPlace | RealPlace, victim: str) -> None:
+    """Check that kills lose nothing, repeat nothing, and leave nothing."""
     campaign = Campaign(place, victim)
-    with trio.fail_after(WAIT_SECONDS * KILLS):
+    with trio.fail_after(WAIT_SECONDS * (KILLS + 1)):
         while not campaign.is_over:
             await campaign.life()
         events = await campaign.finish()
@@ -149,3 +150,22 @@ async def test_kills_lose_nothing_and_repeat_nothing(place: AgentPlace, victim: 
     with trio.fail_after(WAIT_SECONDS):
         while place.programs():
             await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["agent", "daemon"])
+async def test_kills_lose_nothing_and_repeat_nothing(place: AgentPlace, victim: str) -> None:
+    await killed_again_and_again(place, victim)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param("agent", marks=pytest.mark.row("kills of the agent", real=True)),
+        pytest.param("daemon", marks=pytest.mark.row("kills of the daemon", real=True)),
+    ],
+)
+async def test_kills_with_a_real_program(program: Real, tmp_path: Path, victim: str) -> None:
+    async with program.place(tmp_path) as place:
+        await killed_again_and_again(place, victim)

@@ -113,7 +113,7 @@ def place() -> Iterator[AgentPlace]:
 
 
 @asynccontextmanager
-async def talking(place: AgentPlace) -> AsyncIterator[Talk]:
+async def talking(place: Place) -> AsyncIterator[Talk]:
     async with running(place) as process:
         yield Talk(process, await place.connect(), await place.watch(types="all"))
 

@@ -22,6 +22,7 @@ from tests.harness.daemon import Event, of_type
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, process_bench, resumed, said
 from tests.runtimes.contracted import Real, RealPlace
 from tests.runtimes.real_programs import PLANTED_WORDS, plant
+from tests.runtimes.rows import VENDOR_CANNOT
 
 OURS = ("workspace_read", "workspace_write", "patch_apply", "workspace_exec")
 WORDS_OF_THE_PROJECT = "words-of-the-project"
@@ -43,8 +44,10 @@ def picture() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def own(program: Real, command: str) -> dict[str, object]:
-    """Return the act of the program's own tool for commands."""
+def own(program: Real, command: str, *, is_allowed: bool = False) -> dict[str, object]:
+    """Return the act of the program's own tool for commands; skips if none can be allowed."""
+    if is_allowed and (why_not := program.why_not("own tools on request")):
+        pytest.skip(VENDOR_CANNOT + why_not)
     tool, arguments = program.program.shell
     return {"own": [tool, arguments(command)]}
 
@@ -90,7 +93,7 @@ async def test_a_forbidden_tool_of_its_own_leaves_no_trace(program: Real, workdi
 async def test_a_tool_of_its_own_runs_when_the_user_allows_it(
     program: Real, workdir: Path, decision: str
 ) -> None:
-    touch = own(program, f"touch {workdir / 'trace'}")
+    touch = own(program, f"touch {workdir / 'trace'}", is_allowed=True)
     async with program.bench(workdir, mode="ask", own_tools="ask") as bench:
         with trio.fail_after(WAIT_SECONDS):
             await bench.start(touch, {"say": "done"})
@@ -125,16 +128,33 @@ open(sys.argv[1], "w").write(reached)
 
 @needs_bubblewrap
 @pytest.mark.row("self-approval", real=True)
+async def test_a_command_of_ours_does_not_see_the_daemons_sockets(
+    program: Real, workdir: Path
+) -> None:
+    async with (
+        program.place(workdir, sandbox="bubblewrap") as place,
+        process_bench(place, program.name) as bench,
+    ):
+        words = (
+            f"for path in {place.socket} {place.events_socket}; do test -e $path || echo none; done"
+        )
+        run = await bench.run({"call": ["workspace.exec", {"command": words}]}, {"say": "done"})
+    assert of_type(run, "tool_execution_end")[0]["result"].split() == ["none", "none"]
+
+
+@needs_bubblewrap
+@pytest.mark.row("self-approval", real=True)
 async def test_a_tool_cannot_reach_the_daemon_to_approve_calls(
     program: Real, workdir: Path
 ) -> None:
     (workdir / "approve.py").write_text(_APPROVES)
+    words = [sys.executable, "-I", "-S", "approve.py", "reached"]
+    own(program, "", is_allowed=True)
     async with (
         program.place(workdir, mode="ask", own_tools="ask") as place,
         process_bench(place, program.name) as bench,
     ):
-        words = [sys.executable, "-I", "-S", "approve.py", "reached", str(place.socket)]
-        words.append(str(place.events_socket))
+        words += [str(place.socket), str(place.events_socket)]
         with trio.fail_after(WAIT_SECONDS):
             await bench.start(own(program, shlex.join(words)), {"say": "done"})
             await _answer(bench, "once")

@@ -1,0 +1,176 @@
+"""Plays a recording in place of the program that was recorded (``recorder.py``, ``recordings.py``).
+
+Usage: ``player.py FILE MARKS ...``. Whatever the program said is said again, in order; where it was sent
+something the player waits until it is sent the same. Ids and paths that are others this time are
+replaced in what is said later. Each start plays the next ``life``. At a ``mark`` it waits for a file of that name in the folder MARKS.
+
+Standard library only: it runs alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+SECONDS_MAX = 60.0
+LEARNED_CHARS_MIN = 8
+"""Shorter texts are words that may stand anywhere."""
+
+
+def shape(message: Any) -> tuple[Any, ...]:
+    """Return what a message is recognized by: what it asks for, or what it answers."""
+    if "method" in message:
+        return ("method", message["method"])
+    if "type" in message:
+        asked = message.get("request", {}).get("subtype")
+        return (message["type"], asked, message.get("response", {}).get("request_id"))
+    return ("answer", message["id"])
+
+
+class Received:
+    """The messages of one stream that nobody has waited for yet."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._messages: list[Any] = []
+        self._changed = threading.Condition()
+        self._is_over = False
+        threading.Thread(target=self._read, args=[stream], daemon=True).start()
+
+    def _read(self, stream: IO[bytes]) -> None:
+        for line in stream:
+            with self._changed:
+                self._messages.append(json.loads(line))
+                self._changed.notify_all()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def like(self, recorded: Any) -> Any:
+        """Return the first message that is like a recorded one, waiting for it."""
+        wanted = shape(recorded)
+        deadline = time.monotonic() + SECONDS_MAX
+        with self._changed:
+            while True:
+                for index, message in enumerate(self._messages):
+                    if shape(message) == wanted:
+                        return self._messages.pop(index)
+                left = deadline - time.monotonic()
+                if self._is_over or left <= 0 or not self._changed.wait(left):
+                    sys.exit(f"player: nothing was sent like {json.dumps(recorded)[:300]}")
+
+
+class Player:
+    """Plays one recording."""
+
+    def __init__(self, marks: Path) -> None:
+        self._marks = marks
+        self._to = Received(sys.stdin.buffer)
+        self._names: dict[str, str] = {}
+        self._ids: dict[Any, Any] = {}
+        self._tools: IO[bytes] | None = None
+        self._tools_from: Received | None = None
+        self._server: dict[str, Any] = {}
+
+    def play(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Play entries, and then wait for the end of the input."""
+        for entry in entries:
+            ((name, what),) = entry.items()
+            match name:
+                case "from":
+                    _send(sys.stdout.buffer, self._as_now(what))
+                case "to":
+                    self._learn(what, self._to.like(what))
+                case "tools_to":
+                    _send(self._started_tools(), self._as_now(what))
+                case "tools_from":
+                    assert self._tools_from is not None
+                    self._tools_from.like(what)
+                case "mark":
+                    self._wait_for(self._marks / what)
+        self._to.like({"type": "the end of the input"})
+
+    def _as_now(self, recorded: Any) -> Any:
+        text = json.dumps(recorded)
+        for before, now in sorted(self._names.items(), key=lambda pair: -len(pair[0])):
+            text = text.replace(before, now)
+        message = json.loads(text)
+        if "method" not in message and message.get("id") in self._ids:
+            message["id"] = self._ids[message["id"]]
+        return message
+
+    def _learn(self, recorded: Any, actual: Any) -> None:
+        if "method" in recorded and "id" in recorded:
+            self._ids[recorded["id"]] = actual["id"]
+        servers = actual.get("params", {}).get("mcpServers") if "params" in actual else None
+        if isinstance(servers, list) and servers:
+            (self._server,) = servers
+        for before, now in _differences(recorded, actual):
+            self._names.setdefault(json.dumps(before)[1:-1], json.dumps(now)[1:-1])
+
+    def _started_tools(self) -> IO[bytes]:
+        if self._tools is None:
+            variables = {each["name"]: each["value"] for each in self._server["env"]}
+            program = subprocess.Popen(
+                [self._server["command"], *self._server["args"]],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, **variables},
+            )
+            assert program.stdin is not None
+            assert program.stdout is not None
+            self._tools, self._tools_from = program.stdin, Received(program.stdout)
+        return self._tools
+
+    def _wait_for(self, mark: Path) -> None:
+        deadline = time.monotonic() + SECONDS_MAX
+        while not mark.exists():
+            if time.monotonic() > deadline:
+                sys.exit(f"player: there was no mark {mark.name}")
+            time.sleep(0.01)
+
+
+def _differences(recorded: Any, actual: Any) -> Iterator[tuple[str, str]]:
+    """Yield texts at the same place of two messages that differ."""
+    if isinstance(recorded, dict) and isinstance(actual, dict):
+        for key in recorded.keys() & actual.keys():
+            yield from _differences(recorded[key], actual[key])
+    elif isinstance(recorded, list) and isinstance(actual, list):
+        for before, now in zip(recorded, actual, strict=False):
+            yield from _differences(before, now)
+    elif isinstance(recorded, str) and isinstance(actual, str):
+        if recorded != actual and len(recorded) >= LEARNED_CHARS_MIN:
+            yield recorded, actual
+
+
+def _send(stream: IO[bytes], message: Any) -> None:
+    stream.write(json.dumps(message).encode() + b"\n")
+    stream.flush()
+
+
+def main(path: str, marks: str) -> None:
+    """Play the next life that was recorded; the rest of the file is what came of it."""
+    lives: list[list[dict[str, Any]]] = []
+    for line in Path(path).read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "life" in entry:
+            lives.append([])
+        elif "event" not in entry:
+            lives[-1].append(entry)
+    for number, entries in enumerate(lives):
+        with contextlib.suppress(FileExistsError):
+            (Path(marks) / f"life-{number}").touch(exist_ok=False)
+            Player(Path(marks)).play(entries)
+            return
+    sys.exit("player: it was not started so often")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
