@@ -127,7 +127,7 @@ def plant(work: Path, folder: Path) -> None:
     write(work / ".opencode/plugin/planted.js", _PLUGIN.replace("FOLDER", str(folder)))
     local = {"planted": {"type": "local", "command": touch("opencode-mcp")}}
     write(work / "opencode.json", {"mcp": local})
-    discovery = " ".join(touch("gemini-discovery"))
+    discovery = f"sh -c 'touch {folder / 'gemini-discovery'}; echo []'"
     gemini = {"mcpServers": server("gemini-mcp"), "tools": {"discoveryCommand": discovery}}
     write(work / ".gemini/settings.json", gemini)
     command = json.dumps(touch("codex-notify"))
@@ -175,6 +175,11 @@ CLAUDE_ACP: Final = RealProgram(
     # With so many tools it would hide ours behind a search.
     variables=lambda around: {**_anthropic(around), "ENABLE_TOOL_SEARCH": "false"},
     shell=("Bash", _described),
+    cannot={
+        "only our tools": "it has all tools of Claude Code",
+        "implicit sources": "it reads CLAUDE.md of the workspace",
+        "planted code": "hooks of .claude/settings.json and servers of .mcp.json start",
+    },
 )
 
 # --- Codex -----------------------------------------------------------------------------------
@@ -225,6 +230,10 @@ def _codex_settings(around: Surroundings) -> None:
     write(folder / "config.toml", _CODEX_SETTINGS.format(origin=around.origin, catalog=catalog))
 
 
+def _escalated(command: str) -> dict[str, Any]:
+    return {"cmd": command, "sandbox_permissions": "require_escalated", "justification": "asked"}
+
+
 CODEX: Final = RealProgram(
     name="codex",
     package="@openai/codex",
@@ -233,7 +242,7 @@ CODEX: Final = RealProgram(
     kind="codex",
     variables=_codex_variables,
     prepare=_codex_settings,
-    shell=("exec_command", lambda command: {"cmd": command}),
+    shell=("exec_command", _escalated),
     cannot={"own tools on request": "its own tools have no environment to act on (codex.md)"},
 )
 
@@ -243,19 +252,22 @@ CODEX_ACP: Final = RealProgram(
     version="2.6.0",
     binary="codex-acp",
     kind="acp",
-    variables=_codex_variables,
+    # In its usual mode a model judges each call, ours among them.
+    variables=lambda around: {**_codex_variables(around), "INITIAL_AGENT_MODE": "read-only"},
     prepare=_codex_settings,
-    shell=("exec_command", lambda command: {"cmd": command}),
+    shell=("exec_command", _escalated),
 )
 
 # --- OpenCode --------------------------------------------------------------------------------
 
 
 def _opencode(around: Surroundings) -> dict[str, str]:
+    modalities = {"input": ["text", "image"], "output": ["text"]}
+    model = {"name": "m", "attachment": True, "reasoning": True, "modalities": modalities}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": f"{around.origin}/v1", "apiKey": _KEY},
-        "models": {"m": {"name": "m", "attachment": True, "reasoning": True}},
+        "models": {"m": model},
     }
     settings = {
         "model": "stub/m",
@@ -332,6 +344,9 @@ GEMINI: Final = RealProgram(
     words=_gemini_words,
     prepare=_gemini_settings,
     shell=("run_shell_command", _described),
+    # It loads a session only in a later minute than that in which it began.
+    after_kill="reconstruct",
+    cannot={"planted code": "tools.discoveryCommand of .gemini/settings.json runs"},
 )
 
 PROGRAMS: Final = {

@@ -1,8 +1,8 @@
 """Recordings of real programs: what they wrote and were sent in a scene, and what came of it in the log.
 
-A recording is ``fixtures/runtimes/NAME-VERSION/SCENE.ndjson``: the lines of ``programs/recorder.py``, then
-the events of the log (``event``), with ids and times made alike. ``scripts/runtimes --record`` makes them,
-and ``test_recordings.py`` plays them through the adapter and compares the events.
+A recording is ``fixtures/runtimes/NAME-VERSION/SCENE.ndjson``: lines of ``programs/recorder.py``, then
+the events of the log (``event``), with ids and times made alike. ``scripts/runtimes --record`` makes
+them, and ``test_recordings.py`` plays them through the adapter and compares the events.
 """
 
 from __future__ import annotations
@@ -65,12 +65,20 @@ async def _calls(bench: RuntimeBench, mark: Mark) -> None:
     )
 
 
+_WORKING: Final = (
+    {"call": ["workspace.read", {"path": "."}]},
+    {
+        "say": "This is still going on, and will go on for a good while, until somebody stops it. "
+        * 3
+    },
+)
+"""Acts until a text is shown, before which all that was said has arrived."""
+
+
 async def _steer(bench: RuntimeBench, mark: Mark) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        await bench.start(
-            {"say": "first"}, {"call": ["workspace.read", {"path": "."}]}, {"hold": 1}
-        )
-        await bench.events.until("tool_call_completed")
+        await bench.start(*_WORKING, {"wait": 1}, {"hold": 1})
+        await bench.events.until("message_update")
         await bench.client.request("steer", text='[{"say": "steered"}]')
         mark("steer")
         await bench.events.run()
@@ -78,10 +86,8 @@ async def _steer(bench: RuntimeBench, mark: Mark) -> None:
 
 async def _abort(bench: RuntimeBench, mark: Mark) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        await bench.start(
-            {"call": ["workspace.read", {"path": "."}]}, {"wait": 30}, {"say": "late"}
-        )
-        await bench.events.until("tool_execution_end")
+        await bench.start(*_WORKING, {"wait": 30}, {"say": "late"})
+        await bench.events.until("message_update")
         await bench.client.request("abort")
         await bench.events.run()
     await bench.run({"say": "again"})
@@ -190,7 +196,7 @@ def _entries(file: Path) -> list[dict[str, Any]]:
 # --- what is compared ------------------------------------------------------------------------
 
 _ID: Final = re.compile(
-    r"(?:sess|run|msg|in|evt|prm|call|cor|toolu|item)[-_][0-9a-zA-Z]{8,}(?:\.\d+)?(?:\.result)?"
+    r"(?:sess|run|msg|in|evt|prm|call|cor|toolu|item)[-_][0-9a-f]{8,}(?:\.\d+)?(?:\.result)?"
     r"|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|sha256:[0-9a-f]{64}"
 )
 _PASSED_OVER: Final = frozenset({"model_input"})

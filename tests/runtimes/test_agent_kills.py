@@ -62,9 +62,9 @@ def consumed(events: Sequence[Event]) -> Counter[str]:
 
 
 def started(events: Sequence[Event]) -> Counter[str]:
-    """Return how often each call of the program was started, by the program's own id."""
+    """Return how often each call of the program was started, by the program's own id if it has one."""
     own_ids = {
-        each["tool_call_id"]: each["runtime_tool_call_id"]
+        each["tool_call_id"]: each["runtime_tool_call_id"] or each["tool_call_id"]
         for each in of_type(events, "tool_call_requested")
     }
     return Counter(own_ids[each["tool_call_id"]] for each in of_type(events, "tool_call_started"))

@@ -2,7 +2,8 @@
 
 Usage: ``player.py FILE MARKS ...``. Whatever the program said is said again, in order; where it was sent
 something the player waits until it is sent the same. Ids and paths that are others this time are
-replaced in what is said later. Each start plays the next ``life``. At a ``mark`` it waits for a file of that name in the folder MARKS.
+replaced in what is said later. Each start plays the next ``life``. At a ``mark`` it waits for a file of
+that name in the folder MARKS.
 
 Standard library only: it runs alone.
 """
@@ -145,9 +146,12 @@ def _differences(recorded: Any, actual: Any) -> Iterator[tuple[str, str]]:
     elif isinstance(recorded, list) and isinstance(actual, list):
         for before, now in zip(recorded, actual, strict=False):
             yield from _differences(before, now)
-    elif isinstance(recorded, str) and isinstance(actual, str):
-        if recorded != actual and len(recorded) >= LEARNED_CHARS_MIN:
-            yield recorded, actual
+    elif recorded != actual and _is_learned(recorded) and isinstance(actual, str):
+        yield recorded, actual
+
+
+def _is_learned(recorded: Any) -> bool:
+    return isinstance(recorded, str) and len(recorded) >= LEARNED_CHARS_MIN
 
 
 def _send(stream: IO[bytes], message: Any) -> None:

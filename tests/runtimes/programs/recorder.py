@@ -1,9 +1,9 @@
 """Stands between the daemon and a program, and writes down what each says (``recordings.py``).
 
-Usage: ``recorder.py FILE COMMAND...``. A line of FILE is ``{"to": MESSAGE}`` for what the program is sent and
-``{"from": MESSAGE}`` for what it says; ``{"life": true}`` begins each start of the program. Of a program that starts our MCP server itself, the server is
-recorded as well: ``tools_to`` and ``tools_from``. A line is written down before it is passed on, so what
-follows from it stands behind it.
+Usage: ``recorder.py FILE COMMAND...``. A line of FILE is ``{"to": MESSAGE}`` for what the program is
+sent and ``{"from": MESSAGE}`` for what it says; ``{"life": true}`` begins each start of it. If it starts
+our MCP server itself, that is recorded as well: ``tools_to`` and ``tools_from``. A line is written down
+before it is passed on, so what follows from it stands behind it.
 
 Standard library only: it runs alone.
 """
