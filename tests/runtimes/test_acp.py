@@ -317,6 +317,31 @@ async def test_a_call_of_ours_that_the_program_reports_is_one_call(tmp_path: Pat
     assert said(run) == ["what is noted"]
 
 
+def of_a_server(**meta: bool) -> messages.ToolCall:
+    """Return a call of a tool of ours as a program tells it that shows calls of servers as commands."""
+    called = {"server": "nousd", "tool": "workspace_read", "arguments": {"path": "notes.txt"}}
+    told = {"toolCallId": "call-1", "kind": "execute", "rawInput": called, "_meta": meta}
+    return msgspec.convert(told, messages.ToolCall)
+
+
+async def test_a_call_that_the_program_marks_as_one_of_a_server_is_ours_by_server_and_tool() -> None:
+    reported = ReportedCalls((AgentTool("workspace.read", "", {}),))
+    assert reported.take(of_a_server(is_mcp_tool_call=True)) is None
+    assert reported.is_ours(messages.ToolCall("call-1", kind="execute", status="pending"))
+    assert await reported.id_of("workspace.read", {"path": "notes.txt"}, "") == "call-1"
+
+
+async def test_the_same_arguments_without_the_mark_are_the_models_own_words() -> None:
+    reported = ReportedCalls((AgentTool("workspace.read", "", {}),))
+    assert not reported.is_ours(of_a_server())
+    assert reported.judged(of_a_server()).name == "execute"
+
+
+async def test_figures_that_a_program_leaves_out_do_not_hide_why_its_turn_failed() -> None:
+    told = b'{"stopReason": "end_turn", "_meta": {"quota": {"token_count": null}}}'
+    assert msgspec.json.decode(told, type=messages.PromptEnded).stop_reason == "end_turn"
+
+
 async def test_a_report_that_comes_after_its_call_names_it(tmp_path: Path) -> None:
     args = {"path": "notes.txt"}
     reported = ReportedCalls((AgentTool("workspace.read", "", {}),))

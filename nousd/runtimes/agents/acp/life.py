@@ -488,7 +488,7 @@ def _usage(ended: messages.PromptEnded) -> Usage | None:
             cache_read=read,
             cache_write=written,
         )
-    if meta is None or meta.quota is None:
+    if meta is None or meta.quota is None or meta.quota.token_count is None:
         return None
     quota = meta.quota.token_count
     return Usage(

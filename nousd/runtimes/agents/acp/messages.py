@@ -131,9 +131,9 @@ class QuotaCounts(msgspec.Struct):
 
 
 class Quota(msgspec.Struct):
-    """The figures of Gemini CLI about a turn."""
+    """The figures of Gemini CLI and codex-acp about a turn."""
 
-    token_count: QuotaCounts = msgspec.field(default_factory=QuotaCounts)
+    token_count: QuotaCounts | None = None
 
 
 class PromptMeta(msgspec.Struct):
@@ -210,6 +210,20 @@ class ToolContent(_Read):
     path: str = ""
 
 
+class CallMeta(msgspec.Struct):
+    """What codex-acp says of a call beside the protocol."""
+
+    is_mcp_tool_call: bool = False
+
+
+class ServerCall(msgspec.Struct):
+    """The input of a call of an MCP server's tool, as codex-acp has it."""
+
+    server: str
+    tool: str
+    arguments: Any = None
+
+
 class ToolCall(_Read):
     """``tool_call`` and ``tool_call_update``; of the latter, what it lacks has not changed."""
 
@@ -221,6 +235,7 @@ class ToolCall(_Read):
     raw_input: Any = None
     raw_output: Any = None
     content: list[ToolContent] | None = None
+    meta: CallMeta | None = msgspec.field(name="_meta", default=None)
 
 
 class Cost(_Read):

@@ -78,7 +78,9 @@ class ReportedCalls:
 
     def is_ours(self, told: messages.ToolCall) -> bool:
         """Return whether a call that the program asks about is one of our tools."""
-        return told.kind in _UNKNOWN_KINDS and self._remember(told).ours is not None
+        reported = self._remember(told)
+        is_known_else = told.kind not in _UNKNOWN_KINDS and _server_call(reported.told) is None
+        return reported.ours is not None and not is_known_else
 
     def judged(self, told: messages.ToolCall) -> AgentCall:
         """Return a call of the program's own that the gate judges. Until it is ``allowed`` there is
@@ -134,7 +136,9 @@ class ReportedCalls:
         if sent:
             return sent if sent in self._calls else ""
         for id_, reported in self._calls.items():
-            fits = reported.ours == name and reported.told.raw_input in (None, {}, args)
+            of_server = _server_call(reported.told)
+            given = reported.told.raw_input if of_server is None else of_server.arguments
+            fits = reported.ours == name and given in (None, {}, args)
             if fits and not reported.is_settled:
                 reported.is_settled = True
                 return id_
@@ -163,8 +167,11 @@ class ReportedCalls:
 
     def _owner(self, told: messages.ToolCall) -> str | None:
         """Return our tool that is called. A title may be chosen by the model, so it counts only if the
-        program knows the call as nothing else.
+        program knows the call as nothing else; the mark of a server's tool is the program's own.
         """
+        of_server = _server_call(told)
+        if of_server is not None:
+            return self._ours.get(of_server.tool) if of_server.server == SERVER else None
         if told.kind not in _UNKNOWN_KINDS:
             return None
         return self._ours.get(told.name or told.title or "")
@@ -181,6 +188,16 @@ def _labels(name: str) -> tuple[str, ...]:
         f"{SERVER}.{name}",
         f"{name} ({SERVER} MCP Server)",
     )
+
+
+def _server_call(told: messages.ToolCall) -> messages.ServerCall | None:
+    """Return the server's tool of a call that the program marks as such."""
+    if told.meta is None or not told.meta.is_mcp_tool_call:
+        return None
+    try:
+        return msgspec.convert(told.raw_input, messages.ServerCall)
+    except msgspec.ValidationError:
+        return None
 
 
 def called(told: messages.ToolCall, label: str = "") -> AgentCall:
