@@ -317,6 +317,16 @@ async def test_a_call_of_ours_that_the_program_reports_is_one_call(tmp_path: Pat
     assert said(run) == ["what is noted"]
 
 
+async def test_a_turn_that_the_program_ends_because_a_call_was_denied_has_not_failed(
+    tmp_path: Path,
+) -> None:
+    async with acp_bench(tmp_path) as bench:
+        run = await bench.run({"own": ["Bash", {"command": "ls"}]}, {"stops": "cancelled"})
+        assert of_type(run, "agent_end")[0]["status"] == "completed"
+        run = await bench.run({"say": "a"}, {"stops": "cancelled"})
+        assert of_type(run, "agent_end")[0]["status"] == "error"
+
+
 def of_a_server(**meta: bool) -> messages.ToolCall:
     """Return a call of a tool of ours as a program tells it that shows calls of servers as commands."""
     called = {"server": "nousd", "tool": "workspace_read", "arguments": {"path": "notes.txt"}}
@@ -324,7 +334,9 @@ def of_a_server(**meta: bool) -> messages.ToolCall:
     return msgspec.convert(told, messages.ToolCall)
 
 
-async def test_a_call_that_the_program_marks_as_one_of_a_server_is_ours_by_server_and_tool() -> None:
+async def test_a_call_that_the_program_marks_as_one_of_a_server_is_ours_by_server_and_tool() -> (
+    None
+):
     reported = ReportedCalls((AgentTool("workspace.read", "", {}),))
     assert reported.take(of_a_server(is_mcp_tool_call=True)) is None
     assert reported.is_ours(messages.ToolCall("call-1", kind="execute", status="pending"))

@@ -86,6 +86,7 @@ class AcpLife(AgentLife):
         self._cost_usd: float | None = 0.0
         self._turn_cost_usd: float | None = None
         self._plan: tuple[Todo, ...] = ()
+        self._has_denied = False
         self._has_skipped = False
         self._is_ending = False
         self.model = start.model
@@ -244,7 +245,7 @@ class AcpLife(AgentLife):
             }
             for image in said.images
         ]
-        self._has_skipped = self._is_ending = False
+        self._has_denied = self._has_skipped = self._is_ending = False
         self._message_id = self._turn_cost_usd = None
         self._reported.clear()
         self._nursery.start_soon(self._follow, prompt)
@@ -290,7 +291,8 @@ class AcpLife(AgentLife):
 
     def _failure_of(self, stop_reason: str) -> RunFailed | None:
         match stop_reason:
-            case "cancelled" if not self.is_stopping:
+            # Some end their turn so because a call was denied.
+            case "cancelled" if not self.is_stopping and not self._has_denied:
                 return RunFailed("provider_error", "the agent cancelled its turn")
             case "refusal":
                 return RunFailed(
@@ -406,6 +408,7 @@ class AcpLife(AgentLife):
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
         asked = msgspec.json.decode(params, type=messages.PermissionAsked)
         may_run = await self._may_run(asked)
+        self._has_denied |= not may_run
         if self.is_stopping:
             return {"outcome": {"outcome": "cancelled"}}
         options = {option.kind: option.option_id for option in asked.options}
