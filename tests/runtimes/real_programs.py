@@ -187,6 +187,7 @@ CLAUDE_ACP: Final = RealProgram(
 _CODEX_SETTINGS: Final = """
 model = "model-of-the-stub"
 model_catalog_json = "{catalog}"
+project_doc_max_bytes = 0
 model_provider = "stub"
 [model_providers.stub]
 name = "stub"
@@ -196,6 +197,8 @@ env_key = "OPENAI_API_KEY"
 request_max_retries = 0
 stream_max_retries = 0
 supports_websockets = false
+[projects."{work}"]
+trust_level = "untrusted"
 """
 
 
@@ -227,7 +230,8 @@ def _codex_settings(around: Surroundings) -> None:
     folder = around.home / "codex"
     catalog = folder / "models.json"
     write(catalog, {"models": [_CODEX_MODEL]})
-    write(folder / "config.toml", _CODEX_SETTINGS.format(origin=around.origin, catalog=catalog))
+    names = {"origin": around.origin, "catalog": catalog, "work": around.work}
+    write(folder / "config.toml", _CODEX_SETTINGS.format(**names))
 
 
 def _escalated(command: str) -> dict[str, Any]:
@@ -256,6 +260,11 @@ CODEX_ACP: Final = RealProgram(
     variables=lambda around: {**_codex_variables(around), "INITIAL_AGENT_MODE": "read-only"},
     prepare=_codex_settings,
     shell=("exec_command", _escalated),
+    cannot={
+        "only our tools": "it has the tools of Codex",
+        "failure of the model": "it says the failure as its own text, and ends its turn as usual",
+        "planted code": "servers of .codex/config.toml start, also in a folder that is not trusted",
+    },
 )
 
 # --- OpenCode --------------------------------------------------------------------------------
@@ -312,6 +321,8 @@ def _gemini_settings(around: Surroundings) -> None:
         "privacy": {"usageStatisticsEnabled": False},
         "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
         "hooksConfig": {"enabled": False},
+        # Instructions come from the daemon.
+        "context": {"fileName": "none-of-its-own"},
     }
     write(around.home / "system.json", settings)
     rules = (
