@@ -20,6 +20,7 @@ import trio
 
 from . import (
     accepting,
+    agents,
     answering,
     bridging,
     calling,
@@ -51,6 +52,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "endless": memory.endless,
     "http": bridging.requests,
     "sse": bridging.streams,
+    "agents": agents.rows,
 }
 
 

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from tests.harness.stub_model import Pause, Reply, StubRequest
+import trio
+
+from tests.harness.stub_model import Pause, Reply, StubRequest, stub_model
 from tests.runtimes.model_dialects import Call, Dialect, Item, Say, Spoken, Think, dialect_of
 from tests.runtimes.programs.acts import Act, acts_of, flood_of
 
@@ -140,3 +143,15 @@ def _plain(name: str) -> str:
 
 def _new_id() -> str:
     return f"call_{uuid.uuid4().hex}"
+
+
+async def main() -> None:
+    """Serve until killed; print the address."""
+    async with stub_model(acting) as stub:
+        sys.stdout.write(f"{stub.origin}\n")
+        sys.stdout.flush()
+        await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    trio.run(main)
