@@ -321,8 +321,6 @@ def _gemini_settings(around: Surroundings) -> None:
         "privacy": {"usageStatisticsEnabled": False},
         "general": {"enableAutoUpdate": False, "disableAutoUpdate": True},
         "hooksConfig": {"enabled": False},
-        # Instructions come from the daemon.
-        "context": {"fileName": "none-of-its-own"},
     }
     write(around.home / "system.json", settings)
     rules = (
@@ -357,7 +355,10 @@ GEMINI: Final = RealProgram(
     shell=("run_shell_command", _described),
     # It loads a session only in a later minute than that in which it began.
     after_kill="reconstruct",
-    cannot={"planted code": "tools.discoveryCommand of .gemini/settings.json runs"},
+    cannot={
+        "implicit sources": "it reads GEMINI.md of the workspace",
+        "planted code": "tools.discoveryCommand of .gemini/settings.json runs",
+    },
 )
 
 PROGRAMS: Final = {
