@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from nousd.machine.policy.rules import Rule
 from nousd.runtimes.agents.acp._tools_main import TOKEN_VARIABLE
@@ -37,15 +38,21 @@ FOLDER: Final = Path(__file__).resolve().parents[2] / "fixtures" / "runtimes"
 BYTES_MAX: Final = 256 * 1024
 """Of one recording."""
 
-RULES: Final = (Rule("deny", "write(secret*)", "the scene"),)
+RULES: Final = (
+    Rule("allow", "read", "the scene"),
+    Rule("deny", "write(secret*)", "the scene"),
+)
 
 _KINDS: Final[dict[str, Callable[..., Agent]]] = {"acp": Acp, "claude": Claude, "codex": Codex}
 _WORK: Final = "/recorded/work"
 _HOME: Final = "/recorded/user"
 _ORIGIN: Final = "http://model.recorded"
 
-Mark = Callable[[str], None]
-"""Says that something was done which the program must not overtake when it is played."""
+Mark = Callable[[str], Awaitable[None]]
+"""Returns when the program has said all that it says before something that is done to it."""
+
+_QUIET_SECONDS: Final = 1.0
+_BLOCKED_SECONDS: Final = 0.1
 
 
 # --- scenes ----------------------------------------------------------------------------------
@@ -65,29 +72,24 @@ async def _calls(bench: RuntimeBench, mark: Mark) -> None:
     )
 
 
-_WORKING: Final = (
-    {"call": ["workspace.read", {"path": "."}]},
-    {
-        "say": "This is still going on, and will go on for a good while, until somebody stops it. "
-        * 3
-    },
-)
-"""Acts until a text is shown, before which all that was said has arrived."""
+_ASKED: Final = {"call": ["workspace.write", {"path": "asked.txt", "content": "x"}]}
+"""A call that waits for the user, and the program for it: nothing else happens meanwhile."""
 
 
 async def _steer(bench: RuntimeBench, mark: Mark) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        await bench.start(*_WORKING, {"wait": 1}, {"hold": 1})
-        await bench.events.until("message_update")
+        await bench.start({"say": "first"}, _ASKED, {"hold": True})
+        await bench.events.until("permission_requested")
+        await mark("steer")
         await bench.client.request("steer", text='[{"say": "steered"}]')
-        mark("steer")
         await bench.events.run()
 
 
 async def _abort(bench: RuntimeBench, mark: Mark) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        await bench.start(*_WORKING, {"wait": 30}, {"say": "late"})
-        await bench.events.until("message_update")
+        await bench.start({"say": "first"}, _ASKED, {"say": "late"})
+        await bench.events.until("permission_requested")
+        await mark("abort")
         await bench.client.request("abort")
         await bench.events.run()
     await bench.run({"say": "again"})
@@ -112,7 +114,7 @@ SCENES: Final[dict[str, Callable[[RuntimeBench, Mark], Awaitable[None]]]] = {
 @asynccontextmanager
 async def _bench(work: Path, agent: Agent) -> AsyncIterator[RuntimeBench]:
     write(work / "notes.txt", "what is noted")
-    async with runtime_bench(work, agent, rules=RULES) as bench:
+    async with runtime_bench(work, agent, mode="ask", rules=RULES) as bench:
         yield bench
 
 
@@ -144,7 +146,8 @@ async def record(program: RealProgram, scene: str) -> Path:
         agent = _KINDS[program.kind](program.name, [*words, *program.words(around)], variables)
         async with _bench(work, agent) as bench:
 
-            def mark(name: str) -> None:
+            async def mark(name: str) -> None:
+                await trio.sleep(_QUIET_SECONDS)
                 with file.open("a") as lines:
                     lines.write(json.dumps({"mark": name}) + "\n")
 
@@ -184,7 +187,13 @@ async def play(file: Path, kind: str, folder: Path) -> tuple[list[Event], list[E
     words = [sys.executable, "-I", "-S", player.__file__, str(file), str(marks)]
     agent = _KINDS[kind](file.parent.name.rpartition("-")[0], words, {})
     async with _bench(work, agent) as bench:
-        await SCENES[file.stem](bench, lambda name: (marks / name).touch())
+
+        async def mark(name: str) -> None:
+            while not (marks / name).exists():
+                await trio.lowlevel.checkpoint()
+            await wait_all_tasks_blocked(_BLOCKED_SECONDS)
+
+        await SCENES[file.stem](bench, mark)
         now = alike(await _events(bench), work)
     return [entry["event"] for entry in _entries(file) if "event" in entry], now
 

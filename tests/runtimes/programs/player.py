@@ -2,8 +2,8 @@
 
 Usage: ``player.py FILE MARKS ...``. Whatever the program said is said again, in order; where it was sent
 something the player waits until it is sent the same. Ids and paths that are others this time are
-replaced in what is said later. Each start plays the next ``life``. At a ``mark`` it waits for a file of
-that name in the folder MARKS.
+replaced in what is said later. Each start plays the next ``life``. At a ``mark`` it
+makes a file of that name in the folder MARKS: all that stands before has been said.
 
 Standard library only: it runs alone.
 """
@@ -95,7 +95,7 @@ class Player:
                     assert self._tools_from is not None
                     self._tools_from.like(what)
                 case "mark":
-                    self._wait_for(self._marks / what)
+                    (self._marks / what).touch()
         self._to.like({"type": "the end of the input"})
 
     def _as_now(self, recorded: Any) -> Any:
@@ -129,13 +129,6 @@ class Player:
             assert program.stdout is not None
             self._tools, self._tools_from = program.stdin, Received(program.stdout)
         return self._tools
-
-    def _wait_for(self, mark: Path) -> None:
-        deadline = time.monotonic() + SECONDS_MAX
-        while not mark.exists():
-            if time.monotonic() > deadline:
-                sys.exit(f"player: there was no mark {mark.name}")
-            time.sleep(0.01)
 
 
 def _differences(recorded: Any, actual: Any) -> Iterator[tuple[str, str]]:
