@@ -78,7 +78,7 @@ _ASKED: Final = {"call": ["workspace.write", {"path": "asked.txt", "content": "x
 
 async def _steer(bench: RuntimeBench, mark: Mark) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        await bench.start({"say": "first"}, _ASKED, {"hold": True})
+        await bench.start({"say": "first"}, _ASKED, {"say": "stopped"})
         await bench.events.until("permission_requested")
         await mark("steer")
         await bench.client.request("steer", text='[{"say": "steered"}]')
