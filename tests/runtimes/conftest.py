@@ -30,6 +30,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {item for item in items if not _is_tried(item, is_real=is_real)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
+    if is_real:
+        for item in items:
+            _name_row(item)
 
 
 def _is_tried(item: pytest.Item, *, is_real: bool) -> bool:
@@ -39,6 +42,18 @@ def _is_tried(item: pytest.Item, *, is_real: bool) -> bool:
     return is_real or not row.kwargs.get("real", False)
 
 
+def _name_row(item: pytest.Item) -> None:
+    """Let the report of a test name its row and program; skip it if the program cannot fulfil it."""
+    assert isinstance(item, pytest.Function)
+    marker = item.get_closest_marker("row")
+    assert marker is not None
+    (row,), name = marker.args, str(item.callspec.params["program"])
+    assert row in ROWS
+    item.user_properties += [("row", row), ("program", name)]
+    if why_not := PROGRAMS[name].cannot.get(row):
+        item.add_marker(pytest.mark.skip(reason=VENDOR_CANNOT + why_not))
+
+
 @pytest.fixture
 async def program(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Contracted]:
     name, is_real = request.param, bool(request.config.getoption("programs"))
@@ -46,11 +61,4 @@ async def program(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         tried: Contracted = (
             Real(PROGRAMS[name], stub) if is_real else Fake(name, tmp_path / "memory")
         )
-        marker = request.node.get_closest_marker("row")
-        if marker is not None:
-            (row,) = marker.args
-            assert row in ROWS
-            request.node.user_properties += [("row", row), ("program", name)]
-            if why_not := tried.why_not(row):
-                pytest.skip(VENDOR_CANNOT + why_not)
         yield tried

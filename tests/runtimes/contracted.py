@@ -34,10 +34,6 @@ class Contracted(Protocol):
     @property
     def name(self) -> str: ...
 
-    def why_not(self, row: str) -> str:
-        """Return why the program cannot fulfil a row of the contract; "" if it can."""
-        ...
-
     def bench(
         self,
         workdir: Path,
@@ -89,11 +85,6 @@ class Fake:
     def __init__(self, name: str, memory: Path) -> None:
         self.name = name
         self._memory = memory
-
-    def why_not(self, row: str) -> str:
-        """See ``Contracted.why_not``."""
-        takes_none = self.name == "scripted" and row == "attachments"
-        return "its adapter passes on no pictures" if takes_none else ""
 
     @asynccontextmanager
     async def bench(self, workdir: Path, **options: Any) -> AsyncIterator[RuntimeBench]:
@@ -180,10 +171,6 @@ class Real:
         self.name = program.name
         self.program = program
         self.stub = stub
-
-    def why_not(self, row: str) -> str:
-        """See ``Contracted.why_not``."""
-        return self.program.cannot.get(row, "")
 
     @asynccontextmanager
     async def place(

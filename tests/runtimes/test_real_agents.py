@@ -44,10 +44,8 @@ def picture() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def own(program: Real, command: str, *, is_allowed: bool = False) -> dict[str, object]:
-    """Return the act of the program's own tool for commands; skips if none can be allowed."""
-    if is_allowed and (why_not := program.why_not("own tools on request")):
-        pytest.skip(VENDOR_CANNOT + why_not)
+def own(program: Real, command: str) -> dict[str, object]:
+    """Return the act of the program's own tool for commands."""
     tool, arguments = program.program.shell
     return {"own": [tool, arguments(command)]}
 
@@ -93,7 +91,7 @@ async def test_a_forbidden_tool_of_its_own_leaves_no_trace(program: Real, workdi
 async def test_a_tool_of_its_own_runs_when_the_user_allows_it(
     program: Real, workdir: Path, decision: str
 ) -> None:
-    touch = own(program, f"touch {workdir / 'trace'}", is_allowed=True)
+    touch = own(program, f"touch {workdir / 'trace'}")
     async with program.bench(workdir, mode="ask", own_tools="ask") as bench:
         with trio.fail_after(WAIT_SECONDS):
             await bench.start(touch, {"say": "done"})
@@ -149,7 +147,8 @@ async def test_a_tool_cannot_reach_the_daemon_to_approve_calls(
 ) -> None:
     (workdir / "approve.py").write_text(_APPROVES)
     words = [sys.executable, "-I", "-S", "approve.py", "reached"]
-    own(program, "", is_allowed=True)
+    if why_not := program.program.cannot.get("own tools on request"):
+        pytest.skip(VENDOR_CANNOT + why_not)
     async with (
         program.place(workdir, mode="ask", own_tools="ask") as place,
         process_bench(place, program.name) as bench,
