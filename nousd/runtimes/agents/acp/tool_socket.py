@@ -92,7 +92,8 @@ class _Client:
             self._connection = nursery.cancel_scope
             self._rpc = JsonRpc(self._write, self, nursery)
             nursery.start_soon(self._expect_token)
-            with suppress(AgentFailed):
+            # A program that is killed with an answer unread resets its connection.
+            with suppress(AgentFailed, trio.BrokenResourceError):
                 await self._lines.read(self._take)
             self._connection.cancel()
 
