@@ -474,6 +474,32 @@ async def test_calls_after_a_steer_are_skipped_and_the_second_ends_the_turn(
     assert said(run) == ["first", "steered"]
 
 
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+async def test_what_a_program_would_obey_in_the_workspace_is_empty_for_it(tmp_path: Path) -> None:
+    options = {"guest": Guest(lambda: shutil.which("bwrap"), ())}
+    async with acp_bench(tmp_path, options=options) as bench:
+        work = tmp_path / "work"
+        for name in (".opencode", ".claude", ".gemini", ".codex"):
+            (work / name).mkdir(parents=True)
+            (work / name / "settings.json").write_text("planted")
+        (work / ".mcp.json").write_text("{}")
+        (tmp_path / "opencode.json").write_text("{}")
+        places = [work / ".opencode", work / ".gemini", work / ".mcp.json"]
+        run = await bench.run(
+            *({"look": str(place)} for place in (*places, tmp_path / "opencode.json"))
+        )
+        assert said(run) == ["folder []", "folder []", "file of 0", "file of 0"]
+
+
+async def test_without_a_guest_no_program_starts_that_might_obey_the_workspace(
+    tmp_path: Path,
+) -> None:
+    async with acp_bench(tmp_path) as bench:
+        (tmp_path / "work" / ".claude").mkdir(parents=True)
+        (failure,) = of_type(await bench.run({"say": "a"}), "error")
+    assert ".claude" in failure["cause"]
+
+
 async def test_a_long_result_of_the_programs_own_is_cut() -> None:
     reported = ReportedCalls(())
     said = {"toolCallId": "1", "title": "Read", "status": "completed", "rawOutput": "x" * 100_000}

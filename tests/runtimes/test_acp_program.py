@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from nousd.runtimes.agents.acp.agent import Acp
+from nousd.runtimes.agents.guest import Guest
 from tests.harness.daemon import Event, of_type, users
 from tests.harness.stub_model import Gate, Reply, StubModel, stub_model, text_reply, tool_reply
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
@@ -73,7 +74,9 @@ async def program(
             "OPENCODE_PURE": "1",
         }
         agent = Acp("opencode", [PROGRAM or "", "acp"], variables)
-        async with runtime_bench(work, agent) as bench:
+        async with runtime_bench(
+            work, agent, guest=Guest(lambda: shutil.which("bwrap"), ())
+        ) as bench:
             yield bench, stub
     assert list(planted.iterdir()) == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.obeyed import OF_ANY, obeyed_in
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
@@ -27,6 +29,10 @@ those that it needs are named in the settings.
 OWN_VARIABLES: Final = OwnVariables(
     folders=frozenset(name for name in PASSED_ON if name[:4] == "XDG_")
 )
+
+
+_PASSWORD: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105  the name of a variable
+_PASSWORD_BYTES: Final = 32
 
 
 class Acp:
@@ -56,8 +62,10 @@ class Acp:
         return self._program
 
     def variables(self, start: Start) -> Mapping[str, str]:  # noqa: ARG002
-        """See ``Agent.variables``."""
-        return self._passed_on
+        """See ``Agent.variables``. OpenCode opens a port of this machine beside the protocol, which
+        obeys anybody unless there is a password.
+        """
+        return {**self._passed_on, _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES)}
 
     def auth_facts(self, _environment: Mapping[str, str]) -> AuthFacts:
         """See ``Agent.auth_facts``: where a program keeps its log-in, the protocol does not say."""
@@ -67,9 +75,9 @@ class Acp:
         """See ``Agent.session_basis``: the instructions are told when the session begins."""
         return digest(start.instructions.encode())
 
-    def hidden(self, start: Start) -> Sequence[Path]:  # noqa: ARG002
-        """See ``Agent.hidden``."""
-        return ()
+    def hidden(self, start: Start) -> Sequence[Path]:
+        """See ``Agent.hidden``: which program it is, the protocol does not say."""
+        return obeyed_in(start.workdir, OF_ANY)
 
     def life(
         self,

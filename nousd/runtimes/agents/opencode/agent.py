@@ -14,6 +14,7 @@ from msgspec import UNSET
 from nousd.runtimes.agents.auth import auth_facts
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.obeyed import OF_OPENCODE, obeyed_in
 from nousd.runtimes.agents.opencode.life import OpencodeLife
 from nousd.runtimes.agents.opencode.told import program_settings
 from nousd.runtimes.agents.spaces import OwnVariables
@@ -48,10 +49,6 @@ _ALONE: Final = {
     "OPENCODE_PURE": "1",
 }
 """Nothing of the workspace configures it, and it starts no plugins."""
-
-
-_OBEYED: Final = (".opencode", "opencode.json", "opencode.jsonc")
-"""What it obeys in a folder."""
 
 
 class Opencode:
@@ -111,16 +108,9 @@ class Opencode:
 
     def hidden(self, start: Start) -> Sequence[Path]:
         """See ``Agent.hidden``: it imports the plugins of each folder up to the root, whatever its
-        settings and variables say. ``.opencode`` of the home folder is the user's own.
+        settings and variables say.
         """
-        folders = (start.workdir, *start.workdir.parents)
-        home = Path.home()
-        return [
-            folder / name
-            for folder in folders
-            for name in _OBEYED
-            if (folder, name) != (home, _OBEYED[0])
-        ]
+        return obeyed_in(start.workdir, OF_OPENCODE)
 
     def life(
         self,
