@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,14 +27,15 @@ from . import (
     calling_widely,
     long_sessions,
     memory,
+    peers,
     ping,
     prompting,
     starting,
     streaming,
 )
-from .report import Row, as_json, table
+from .report import Missing, Row, as_json, table
 
-GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
+GROUPS: Final[dict[str, Callable[[], Awaitable[Sequence[Row | Missing]]]]] = {
     "ping": ping.rows,
     "burst": streaming.bursts,
     "latency": streaming.latency,
@@ -53,11 +54,12 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[list[Row]]]]] = {
     "http": bridging.requests,
     "sse": bridging.streams,
     "agents": agents.rows,
+    "peers": peers.rows,
 }
 
 
-async def _measured(names: list[str]) -> list[Row]:
-    rows: list[Row] = []
+async def _measured(names: list[str]) -> list[Row | Missing]:
+    rows: list[Row | Missing] = []
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr)
         rows += await GROUPS[name]()

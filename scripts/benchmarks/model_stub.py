@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from functools import cache
 from itertools import cycle
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -37,7 +37,7 @@ class _Message(msgspec.Struct):
     content: str | None = None
 
 
-class _Request(msgspec.Struct):
+class _Body(msgspec.Struct):
     messages: list[_Message] = []
 
 
@@ -47,12 +47,12 @@ _HEAD: Final = (
 _USAGE: Final = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 
 
-def _framed(data: bytes) -> bytes:
+def framed(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _event(**chunk: object) -> bytes:
-    return _framed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    return framed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
 
 
 def _delta(text: str, field: str = "content") -> bytes:
@@ -63,7 +63,7 @@ def _tail(reason: str) -> bytes:
     return (
         _event(choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
         + _event(choices=[], usage=_USAGE)
-        + _framed(b"data: [DONE]\n\n")
+        + framed(b"data: [DONE]\n\n")
         + b"0\r\n\r\n"
     )
 
@@ -102,40 +102,60 @@ def _stretch(chars: int) -> bytes:
     return _delta("x" * chars) * max(1, 256 * 1024 // chars)
 
 
-class _Connection:
+class Request(NamedTuple):
+    """A request, and when its last byte was here (``time.monotonic_ns``)."""
+
+    method: str
+    path: str
+    body: bytes
+    arrived: int
+
+
+class Requests:
+    """The requests of one connection, one after the other."""
+
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._rest = b""
-        self._called = 0
 
-    async def serve(self) -> None:
-        while (body := await self._read_body()) is not None:
-            arrived = time.monotonic_ns()
-            messages = msgspec.json.decode(body, type=_Request).messages
-            last = messages[-1] if messages else _Message()
-            if last.role == "tool":
-                await self._say(str(arrived - self._called))
-            else:
-                await self._answer((last.content or "").split(), arrived)
-
-    async def _read_body(self) -> bytes | None:
-        """Return the body of the next request, None if there is none."""
+    async def next(self) -> Request | None:
+        """Return the next request, None if there is none."""
         while b"\r\n\r\n" not in self._rest:
             if not await self._read_more():
                 return None
         head, _, self._rest = self._rest.partition(b"\r\n\r\n")
-        fields = dict(line.split(b":", 1) for line in head.lower().split(b"\r\n")[1:])
-        length = int(fields[b"content-length"])
+        first, *lines = head.split(b"\r\n")
+        fields = dict(line.lower().split(b":", 1) for line in lines)
+        length = int(fields.get(b"content-length", 0))
         while len(self._rest) < length:
             if not await self._read_more():
                 return None
+        arrived = time.monotonic_ns()
         body, self._rest = self._rest[:length], self._rest[length:]
-        return body
+        method, path, _ = first.decode().split()
+        return Request(method, path, body, arrived)
 
     async def _read_more(self) -> bool:
         chunk = await self._stream.receive_some(256 * 1024)
         self._rest += chunk
         return bool(chunk)
+
+
+class _Connection:
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self._stream = stream
+        self._requests = Requests(stream)
+        self._called = 0
+
+    async def serve(self) -> None:
+        while (request := await self._requests.next()) is not None:
+            arrived = request.arrived
+            messages = msgspec.json.decode(request.body, type=_Body).messages
+            last = messages[-1] if messages else _Message()
+            if last.role == "tool":
+                await self._say(str(arrived - self._called))
+            else:
+                await self._answer((last.content or "").split(), arrived)
 
     async def _answer(self, words: list[str], arrived: int) -> None:
         match words:

@@ -59,11 +59,21 @@ class Row(NamedTuple):
         return None if self.bound is None else self.bound.is_kept(self.ratio)
 
 
-def table(rows: Sequence[Row], earlier: Mapping[str, Any]) -> Iterator[str]:
+class Missing(NamedTuple):
+    """What could not be measured, and why."""
+
+    name: str
+    why: str
+
+
+def table(rows: Sequence[Row | Missing], earlier: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines of a table; ``earlier`` are the ``rows`` of a JSON to compare with."""
     before = f"{'before':>8}{'change':>8}" if earlier else ""
     yield f"{'':34}{'nousd':>11}{'yardstick':>11}{'ratio':>8}  {'wanted':16}{before}  yardstick"
     for row in rows:
+        if isinstance(row, Missing):
+            yield f"{row.name:34}{row.why}"
+            continue
         figures = f"{_figure(row.daemon):>11}{_figure(row.yardstick):>11}{row.ratio:8.2f}"
         compared = _compared(row, earlier.get(row.name)) if earlier else ""
         yield f"{row.name:34}{figures}  {_verdict(row):16}{compared}  {row.unit}; {row.beside}"
@@ -86,8 +96,8 @@ def _compared(row: Row, old: Mapping[str, Any] | None) -> str:
     return f"{old['ratio']:8.2f}{row.ratio / old['ratio'] - 1:+8.0%}"
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    """Return the run as JSON: ``machine``, and ``rows`` by name."""
+def as_json(rows: Sequence[Row | Missing]) -> str:
+    """Return the run as JSON: ``machine``, ``rows`` by name, and why others are ``missing``."""
     figures = {
         row.name: {
             **row._asdict(),
@@ -96,8 +106,11 @@ def as_json(rows: Sequence[Row]) -> str:
             "kept": row.is_kept,
         }
         for row in rows
+        if isinstance(row, Row)
     }
-    return json.dumps({"machine": machine(), "rows": figures}, indent=1) + "\n"
+    missing = {row.name: row.why for row in rows if isinstance(row, Missing)}
+    run = {"machine": machine(), "rows": figures, "missing": missing}
+    return json.dumps(run, indent=1) + "\n"
 
 
 def machine() -> dict[str, Any]:
