@@ -192,7 +192,10 @@ async def running(peer: Peer, place: Path, origin: str) -> AsyncIterator[Running
             )
         except OSError as error:
             raise PeerFailed(f"cannot be started: {error}") from None
-    one = Running(process, errors, peer.speech(Lines(process), around.work))
+    assert process.stdin is not None
+    assert process.stdout is not None
+    speech = peer.speech(Lines(process.stdin, process.stdout), around.work)
+    one = Running(process, errors, speech)
     try:
         yield one
     finally:

@@ -29,11 +29,9 @@ class Line(NamedTuple):
 class Lines:
     """The input and the output of a program, as lines."""
 
-    def __init__(self, process: trio.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._stdin = process.stdin
-        self._stdout = process.stdout
+    def __init__(self, stdin: trio.abc.SendStream, stdout: trio.abc.ReceiveStream) -> None:
+        self._stdin = stdin
+        self._stdout = stdout
         self._rest = b""
 
     async def send(self, message: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ def _frame(dialect: Dialect) -> _Frame:
     return _Frame(_head(reply) + start, parts[place], b"".join(parts[place + 1 :]))
 
 
-class _Model:
+class Model:
     """What connections share: a program may ask again on another one."""
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ async def main() -> None:
     """Serves until it is killed; prints its address."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     print(f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}", flush=True)
-    await trio.serve_listeners(_Model().serve, listeners)
+    await trio.serve_listeners(Model().serve, listeners)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ _SANDBOXES: Final[Mapping[SandboxName, str]] = {
 
 _WARM_UP: Final = 2
 _ROUNDS: Final = 15
-_LONG_ROUNDS: Final = 5
+_LONG_ROUNDS: Final = 3
 _BURST: Final = 5_000
 _SECONDS_MAX: Final = 90.0
 """For a start or a prompt."""
@@ -213,8 +213,14 @@ async def _started(entrant: Entrant, origin: str) -> Figures:
 # --- in turns -----------------------------------------------------------------------------------
 
 
-class _Contest:
-    """Takes figures in turns. Who fails once takes no further part."""
+class Contest:
+    """Takes figures in turns. Who fails once takes no further part.
+
+    Args:
+        origin: of the model.
+        place: has a folder for each.
+        stack: stops them.
+    """
 
     def __init__(self, origin: str, place: Path, stack: AsyncExitStack) -> None:
         self._origin = origin
@@ -237,17 +243,24 @@ class _Contest:
             self._agents[entrant] = agent
 
     async def take(
-        self, rounds: int, exercise: Callable[[Agent], Awaitable[Figures]], *, is_call: bool = False
+        self,
+        what: str,
+        rounds: int,
+        exercise: Callable[[Agent], Awaitable[Figures]],
+        *,
+        is_call: bool = False,
     ) -> None:
         """Measure A B C, A B C, ... so that noise meets all alike."""
-        for _ in range(rounds):
+        for number in range(rounds):
+            print(f"  {what}, round {number + 1} of {rounds}", file=sys.stderr)
             for entrant, agent in list(self._agents.items()):
                 if is_call or not entrant.only_calls:
                     self._keep(entrant, await self._attempt(entrant, partial(exercise, agent)))
 
     async def take_starts(self, rounds: int) -> None:
         """The same of their starts, while none of them runs otherwise."""
-        for _ in range(rounds):
+        for number in range(rounds):
+            print(f"  starts, round {number + 1} of {rounds}", file=sys.stderr)
             for entrant in list(self._agents):
                 if not entrant.only_calls:
                     start = partial(_started, entrant, self._origin)
@@ -310,15 +323,15 @@ async def rows() -> list[Row | Missing]:
     entrants = [each for each in _entrants() if each.name.split()[0] not in absent]
     with folder() as place, helper("peer_stub") as origin:
         async with AsyncExitStack() as stack:
-            contest = _Contest(origin, place, stack)
+            contest = Contest(origin, place, stack)
             for entrant in entrants:
                 await contest.enter(entrant)
-            await contest.take(_WARM_UP, _call, is_call=True)
-            await contest.take(_WARM_UP, _stamp)
+            await contest.take("warm-up", _WARM_UP, _call, is_call=True)
+            await contest.take("warm-up", _WARM_UP, _stamp)
             contest.forget()
-            await contest.take(_ROUNDS, _call, is_call=True)
-            await contest.take(_ROUNDS, _stamp)
-            await contest.take(_LONG_ROUNDS, _flood)
+            await contest.take("calls", _ROUNDS, _call, is_call=True)
+            await contest.take("prompts", _ROUNDS, _stamp)
+            await contest.take("floods", _LONG_ROUNDS, _flood)
         await contest.take_starts(_LONG_ROUNDS)
     return [*contest.rows(), *missing, *contest.missing]
 
