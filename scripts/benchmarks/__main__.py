@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -81,6 +82,8 @@ def main() -> None:
     earlier: dict[str, Any] = {}
     if args.compare:
         earlier = json.loads(args.compare.read_text())["rows"]
+    # What was started is stopped by a kill as well: as at Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     rows = trio.run(partial(_measured, args.groups or list(GROUPS)))
     print(*table(rows, earlier), sep="\n")
     if args.json:

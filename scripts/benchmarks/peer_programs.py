@@ -1,7 +1,8 @@
 """The peers: which programs they are, how they are set up and started, and how they are stopped.
 
-They have a home, a folder for temporary files and a workspace of their own, and are told to send no
-telemetry and to look for no updates. Their tools are allowed without asking.
+They have a home, a folder for temporary files and a workspace of their own. They are told to send no
+telemetry and to look for no updates, and their proxy refuses what goes beyond loopback. Their tools are
+allowed without asking.
 """
 
 from __future__ import annotations
@@ -43,6 +44,9 @@ from .peer_speech import (
 )
 
 _STOP_SECONDS: Final = 10.0
+
+_NOBODY: Final = "http://127.0.0.1:9"
+"""Refuses all connections: a proxy for whatever is not on loopback."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,6 +212,8 @@ def _surroundings(place: Path, origin: str) -> Surroundings:
     around = Surroundings(place / "home", place / "work", origin, has_own_tools=True)
     for made in (around.home, around.work, place / "tmp"):
         made.mkdir(parents=True)
+    # OpenCode installs a package with npm, which knows no proxy from the environment.
+    write(around.home / ".npmrc", f"registry={_NOBODY}\nfetch-retries=0\n")
     return around
 
 
@@ -219,6 +225,8 @@ def _environment(peer: Peer, around: Surroundings, place: Path) -> dict[str, str
         "TMPDIR": str(place / "tmp"),
         "PATH": os.pathsep.join(path),
         "LANG": "C.UTF-8",
+        **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), _NOBODY),
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1"),
         **peer.program.variables(around),
         **peer.more(around),
     }
