@@ -107,8 +107,10 @@ class Model:
                 call = Call(f"call_{uuid.uuid4().hex}", tool, json.loads(args))
                 reply = dialect.reply([call])
                 body = b"".join(map(framed, _parts(reply)))
-                await stream.send_all(_head(reply) + body + _LAST_CHUNK)
+                whole = _head(reply) + body + _LAST_CHUNK
+                # Before it is sent: afterwards the program may have been at work for a while.
                 self._called = time.monotonic_ns()
+                await stream.send_all(whole)
             case ["stamp"]:
                 texts = partial(_stamp, arrived)
                 await _send(stream, dialect, texts, pause=_END_SECONDS)

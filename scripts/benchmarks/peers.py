@@ -26,6 +26,7 @@ from .peer_programs import PEERS, SANDBOXED_CODEX, Peer, running
 from .peer_speech import PeerFailed, Turn
 from .programs import daemon, folder, helper, model_flags
 from .report import Bound, Missing, Row, at_most
+from .starting import compile_all
 
 T = TypeVar("T")
 
@@ -167,7 +168,7 @@ class Measured(NamedTuple):
     bound: Bound | None = None
 
 
-_CALL: Final = Measured("bash true", "ms", ("claude", "codex"), at_most(1))
+_CALL: Final = Measured("bash", "ms", ("claude", "codex"), at_most(1))
 _REQUEST: Final = Measured("prompt to request", "ms")
 _DELTA: Final = Measured("delta to client", "ms")
 _FLOOD: Final = Measured("5,000 deltas", "deltas/s")
@@ -318,6 +319,7 @@ async def rows() -> list[Row | Missing]:
     The programs are installed with npm where they are not there yet. One that cannot be installed or
     started, or does something else than expected, has a line that says so.
     """
+    compile_all()
     missing = list(_installed())
     absent = {each.name for each in missing}
     entrants = [each for each in _entrants() if each.name.split()[0] not in absent]
