@@ -244,8 +244,10 @@ async def test_the_model_does_as_it_is_told_in_each_dialect(
         called = await post(path, json=said('call t {"command": "true"}', 0))
         assert "true" in called.text
         assert not deltas_in(called.text, mark)
-        (took,) = deltas_in((await post(path, json=said('call t {"x": 1}', 1))).text, mark)
+        (told,) = deltas_in((await post(path, json=said('call t {"x": 1}', 1))).text, mark)
+        took, result = told.split()
         assert 0 < int(took) < time.monotonic_ns() - start
+        assert result == "done"
 
 
 async def test_the_model_finds_nothing_where_no_model_is_asked() -> None:

@@ -14,6 +14,7 @@ is sent at once; but of ``stamp`` the end comes later than the delta, so that no
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ _TEXT: Final = "text-of-the-answer"
 """Stands for the text until it is sent: it may tell the time of that."""
 
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+_RESULT_CHARS: Final = 300
 _END_SECONDS: Final = 0.05
 _NOT_FOUND: Final = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 
@@ -102,7 +104,7 @@ class Model:
     ) -> None:
         match told.text.split(maxsplit=2):
             case _ if told.calls:
-                await _send(stream, dialect, lambda: [str(arrived - self._called)])
+                await _send(stream, dialect, lambda: [f"{arrived - self._called} {_words(told)}"])
             case ["call", tool, args]:
                 call = Call(f"call_{uuid.uuid4().hex}", tool, json.loads(args))
                 reply = dialect.reply([call])
@@ -118,6 +120,11 @@ class Model:
                 await _send(stream, dialect, partial(_burst, int(count)))
             case _:
                 await _send(stream, dialect, lambda: ["ok"])
+
+
+def _words(told: Told) -> str:
+    """Return the words of the last result, which no dialect has to quote."""
+    return " ".join(re.findall(r"[\w.,:/-]+", told.results[-1]))[:_RESULT_CHARS]
 
 
 def _stamp(arrived: int) -> list[str]:

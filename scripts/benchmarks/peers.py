@@ -178,10 +178,25 @@ Figures = dict[Measured, float]
 
 
 async def _call(agent: Agent) -> Figures:
-    """From the end of the model's call to its next request."""
+    """From the model's sending of a call to its next request."""
+    took, _ = await _carry_out(agent, "true")
+    return {_CALL: took / 1e6}
+
+
+async def _can_call(agent: Agent) -> Figures:
+    """Nothing; but a command is carried out, and not refused in less time than it takes."""
+    _, result = await _carry_out(agent, "printf 4%s 2")
+    if "42" not in result.split():
+        raise PeerFailed(f"did not carry out a command: {result}")
+    return {}
+
+
+async def _carry_out(agent: Agent, command: str) -> tuple[int, str]:
+    """Return the nanoseconds of a call, and its result."""
     tool, args = agent.shell
-    turn = await agent.prompt(f"call {tool} {json.dumps(args('true'))}")
-    return {_CALL: int(turn.text) / 1e6}
+    turn = await agent.prompt(f"call {tool} {json.dumps(args(command))}")
+    took, _, result = turn.text.partition(" ")
+    return int(took), result
 
 
 async def _stamp(agent: Agent) -> Figures:
@@ -312,7 +327,7 @@ def _name(measured: Measured, ours: Entrant, peer: Entrant) -> str:
 
 async def rows() -> list[Row | Missing]:
     """The daemon beside claude, codex, opencode, gemini and pi. A call of the tool for commands, from
-    the end of the model's call to its next request; from a prompt in a new session to the request; from
+    the model's sending of it to the next request; from a prompt in a new session to the request; from
     the model's sending of a delta to the client; 5,000 deltas up to the end of the run; and from the
     start of the process until a session takes prompts. Claude's process has one session for all prompts.
 
@@ -328,7 +343,7 @@ async def rows() -> list[Row | Missing]:
             contest = Contest(origin, place, stack)
             for entrant in entrants:
                 await contest.enter(entrant)
-            await contest.take("warm-up", _WARM_UP, _call, is_call=True)
+            await contest.take("warm-up", _WARM_UP, _can_call, is_call=True)
             await contest.take("warm-up", _WARM_UP, _stamp)
             contest.forget()
             await contest.take("calls", _ROUNDS, _call, is_call=True)
