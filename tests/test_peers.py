@@ -260,6 +260,10 @@ async def test_the_model_finds_nothing_where_no_model_is_asked() -> None:
 SPEED = Measured("speed", "ms", ("good",), at_most(2))
 
 
+def no_args(command: str) -> dict[str, str]:
+    return {}
+
+
 def entrant(name: str, *, is_ours: bool = False, starts: bool = True) -> Entrant:
     @asynccontextmanager
     async def start(place: Path, origin: str) -> AsyncIterator[Agent]:
@@ -269,7 +273,7 @@ def entrant(name: str, *, is_ours: bool = False, starts: bool = True) -> Entrant
         async def prompt(text: str) -> Turn:
             return Turn(0, [Arrival(0, name)], 0)
 
-        yield Agent(prompt=prompt, new_session=trio.lowlevel.checkpoint, shell=("", dict))
+        yield Agent(prompt=prompt, new_session=trio.lowlevel.checkpoint, shell=("", no_args))
 
     return Entrant(name, f"{name} 1.0", start, is_ours=is_ours)
 
@@ -306,7 +310,8 @@ async def test_who_fails_takes_no_further_part_and_the_others_go_on(tmp_path: Pa
 
 
 def test_what_is_missing_has_a_line_of_its_own() -> None:
-    rows = [Row("speed / good", 3.0, 2.0, "ms", "good 1.0"), Missing("bad", "npm is missing")]
+    measured = Row("speed / good", 3.0, 2.0, "ms", "good 1.0")
+    rows: list[Row | Missing] = [measured, Missing("bad", "npm is missing")]
     *_, last = table(rows, {})
     assert last.split() == ["bad", "npm", "is", "missing"]
     run = json.loads(as_json(rows))
