@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -43,6 +44,7 @@ from .peer_speech import (
     StreamJson,
 )
 
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _STOP_SECONDS: Final = 10.0
 
 _NOBODY: Final = "http://127.0.0.1:9"
@@ -57,12 +59,21 @@ class Peer:
         words: the command line after the program.
         more: variables of the environment besides the program's own ones.
         speech: its protocol.
+        shell: makes the arguments of a command, where those of the program ask for more than is
+            needed here.
     """
 
     program: RealProgram
     words: Callable[[Surroundings], Sequence[str]]
     speech: type[Speech]
+    shell: Callable[[str], Mapping[str, Any]] | None = None
     more: Callable[[Surroundings], Mapping[str, str]] = lambda _: {}
+
+    @property
+    def tool(self) -> tuple[str, Callable[[str], Mapping[str, Any]]]:
+        """The name of its tool for commands, and what makes the arguments for one."""
+        name, args = self.program.shell
+        return name, self.shell or args
 
     @property
     def title(self) -> str:
@@ -118,6 +129,14 @@ _CODEX_WORDS: Final = (
     "app-server",
 )
 
+_CODEX: Final = Peer(
+    program=CODEX,
+    words=lambda _: _CODEX_WORDS,
+    speech=AppServer,
+    # Without leave to ask it refuses a call that wants to be outside of a sandbox.
+    shell=lambda command: {"cmd": command},
+)
+
 PEERS: Final = (
     Peer(
         program=CLAUDE,
@@ -129,7 +148,7 @@ PEERS: Final = (
             "DISABLE_TELEMETRY": "1",
         },
     ),
-    Peer(program=CODEX, words=lambda _: _CODEX_WORDS, speech=AppServer),
+    _CODEX,
     Peer(program=OPENCODE, words=OPENCODE.words, speech=Acp, more=_opencode_allowing),
     Peer(
         program=GEMINI,
@@ -143,9 +162,7 @@ PEERS: Final = (
     ),
 )
 
-SANDBOXED_CODEX: Final = Peer(
-    program=CODEX, words=lambda _: _CODEX_WORDS, speech=SandboxedAppServer
-)
+SANDBOXED_CODEX: Final = replace(_CODEX, speech=SandboxedAppServer)
 """The only one that has a sandbox of its own here."""
 
 
@@ -159,7 +176,7 @@ class Running:
 
     def last_words(self) -> str:
         """Return the last line that it wrote as an error."""
-        lines = self._errors.read_text(errors="replace").splitlines()
+        lines = _COLOUR.sub("", self._errors.read_text(errors="replace")).splitlines()
         return next((line for line in reversed(lines) if line.strip()), "")[:300]
 
     def stop(self) -> None:

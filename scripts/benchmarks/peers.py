@@ -127,7 +127,7 @@ async def _peer_agent(peer: Peer, place: Path, origin: str) -> AsyncIterator[Age
         yield Agent(
             prompt=one.speech.prompt,
             new_session=one.speech.new_session,
-            shell=peer.program.shell,
+            shell=peer.tool,
             stop=one.stop,
             last_words=one.last_words,
         )
