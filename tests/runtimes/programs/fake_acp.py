@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.runtimes.programs.acts import acts_of, die, flood_of, send, send_garbage, send_raw
+from tests.runtimes.programs.acts import acts_of, die, flood_of, seen, send, send_garbage, send_raw
 from tests.runtimes.programs.mcp_client import Tools, Waiting
 
 RECEIVED = "received.ndjson"
@@ -62,6 +62,7 @@ class Program:
             "again": lambda pair: self._calls([pair, pair], "call-same"),
             "own": self._own,
             "say_results": lambda _: self._say(" | ".join(self._results)),
+            "look": lambda path: self._say(seen(path)),
             "hold": self._hold,
             "deaf": _deaf,
             "die": die,
