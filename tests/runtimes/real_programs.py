@@ -247,7 +247,6 @@ CODEX: Final = RealProgram(
     variables=_codex_variables,
     prepare=_codex_settings,
     shell=("exec_command", _escalated),
-    cannot={"own tools on request": "its own tools have no environment to act on (codex.md)"},
 )
 
 CODEX_ACP: Final = RealProgram(
