@@ -1,4 +1,4 @@
-"""The README's shell conversation runs as written."""
+"""The README's shell conversation runs as written; README and contract can be read in one go."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from tests.harness.validation import check_event, check_response
 
 ROOT = Path(__file__).parent.parent
 MARK = "<!-- a test runs exactly these lines -->\n```sh\n"
+
+
+def test_the_readme_and_the_contract_stay_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    assert len((ROOT / "protocol" / "v1.md").read_text().split()) <= 8000
 
 
 @pytest.fixture
