@@ -220,7 +220,7 @@ async def test_an_abort_ends_the_turn_even_if_the_agent_does_not_listen(
 ) -> None:
     with trio.fail_after(WAIT_SECONDS):
         await bench.start({"say": "first"}, {manner: True})
-        await bench.events.until("message_end", text="first")
+        await bench.events.until("message_start", role="assistant")
         await bench.client.request("abort")
         run = await bench.events.run()
     assert of_type(run, "agent_end")[0]["status"] == "cancelled"
