@@ -103,6 +103,17 @@ def test_call_says_who_denied_it(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     ]
 
 
+def test_call_of_a_tool_that_is_not_there_says_which_ones_are(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    reason = "tool_not_found: bash"
+    answers_with(daemon, ("tool_call_denied", {"by": "policy", "reason": reason}))
+    denied, hint = nousctl("call", "bash").err.splitlines()
+    assert denied == "denied by policy: tool_not_found: bash"
+    assert "nousctl tool list" in hint
+    assert "--allow-exec" in hint
+
+
 def test_call_says_where_a_policy_is_shown(daemon: FakeDaemon, nousctl: Nousctl) -> None:
     answers_with(daemon, ("tool_call_denied", {"by": "policy", "reason": "a rule"}))
     assert nousctl("call", "bash").err.splitlines() == [

@@ -20,6 +20,11 @@ from nousd.errors import ClientError
 _KNOWN_CHARS: Final = 400
 """As much of the output as it takes to find its end in the result."""
 
+_WHICH_TOOLS: Final = (
+    "nousctl tool list shows which tools there are; bash and git come with nousd serve --allow-exec, or"
+    " with allow_exec = true in the settings file"
+)
+
 _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
 
@@ -65,7 +70,9 @@ def _show(event: ReceivedEvent, streamed: str) -> None:
             )
         case "tool_call_denied":
             say(f"denied by {payload['by']}: {payload['reason']}")
-            if payload["by"] == "policy":
+            if payload["reason"].startswith("tool_not_found"):
+                say(_WHICH_TOOLS)
+            elif payload["by"] == "policy":
                 say("nousctl permission list shows what is allowed, and who is asked")
         case "tool_call_completed" if not streamed.strip():
             print(shown(payload.get("result", "")))
