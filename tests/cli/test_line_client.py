@@ -110,6 +110,15 @@ def test_a_line_is_sent_as_a_prompt_and_its_answer_is_shown_before_exit(
     ]
 
 
+def test_controls_in_an_answer_are_made_visible_also_in_a_pipe(
+    daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    """What goes into the pipe is for a person: a pager, a screen reader, a log."""
+    daemon.on["prompt"] = answering(daemon)
+    outcome = nousctl("chat", input="a\u202eb\x1b[31mc\n")
+    assert "echo a<U+202E>b<U+001B>[31mc" in outcome.out
+
+
 def test_an_extension_reply_is_shown_and_starts_no_run(
     daemon: FakeDaemon, nousctl: Nousctl
 ) -> None:
@@ -1007,7 +1016,7 @@ def test_what_other_clients_send_is_shown_with_their_names(
     daemon.publish(event(12, "run_aborting", session_id="s", run_id="run-1", client_id="web"))
     publish_run(daemon, "run-1", "done")
     shown = nousctl("chat", input="").out
-    assert "> [web] a prompt\n> [bot\u202e] a follow_up\n> a steer\n" in shown
+    assert "> [web] a prompt\n> [bot<U+202E>] a follow_up\n> a steer\n" in shown
     assert "(over: no, by phone)\n(web stops the run)\n" in shown
 
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from nousd.cli.chat.editor import Control, LineEditor, Typed, cells
-from nousd.cli.output import harmless, say, shown
+from nousd.cli.output import harmless, say
 
 PROMPT: Final = "> "
 
@@ -114,7 +114,7 @@ class PlainTerminal:
         if self._prompted:
             print()
             self._prompted = False
-        print(shown(text), end="", flush=True)
+        print(harmless(text), end="", flush=True)
         self._in_line = not text.endswith("\n") if text else self._in_line
 
     def say(self, text: str) -> None:
