@@ -130,8 +130,11 @@ SAMPLES: dict[str, Any] = {
     "workspace": "/home/me/project",
     "ttl_seconds": 60,
 }
-MODES = {"set_permission_mode": "auto"}
-"""Command -> its mode, for commands whose mode is not that of a queue."""
+OWN_SAMPLES: dict[str, dict[str, Any]] = {
+    "set_permission_mode": {"mode": "auto"},
+    "add_mcp": {"command": ["true"]},
+}
+"""Command -> fields that it needs besides the samples, or that mean something else in it."""
 
 
 TAKES_SESSION = [
@@ -149,9 +152,7 @@ def payload_of(name: str, session_id: str) -> dict[str, Any]:
         for field in fields
         if field.name in SAMPLES and (field.required or field.name == "wait")
     }
-    if name in MODES:
-        needed["mode"] = MODES[name]
-    return {**needed, "session_id": session_id}
+    return {**needed, **OWN_SAMPLES.get(name, {}), "session_id": session_id}
 
 
 def files_below(folder: Path) -> set[Path]:

@@ -25,6 +25,7 @@ async def remove_mcp(services: Services, command: commands.RemoveMcp) -> Reply:
     answer = _accepted("remove_mcp", command.session_id)
     if command.session_id is None:
         return Deferred(services.mcp.remove(command.name), answer)
+    await services.sessions.get(command.session_id)
     services.mcp.of_sessions.remove(command.session_id, command.name)
     return answer
 
