@@ -101,6 +101,7 @@ async def test_an_approval_replays_with_its_decision(workdir: Path, decision: st
         await check_all_same(rows)
 
 
+@pytest.mark.slow
 async def test_an_abort_replays_where_it_came(workdir: Path) -> None:
     async with logged_bench(workdir) as (bench, rows):
         with trio.fail_after(WAIT_SECONDS):

@@ -214,7 +214,13 @@ async def test_a_follow_up_is_a_turn_of_its_own(bench: RuntimeBench) -> None:
     assert [kind for kind, _ in users(run)] == ["prompt", "follow_up"]
 
 
-@pytest.mark.parametrize("manner", [pytest.param("hold", marks=pytest.mark.row("cancel")), "deaf"])
+@pytest.mark.parametrize(
+    "manner",
+    [
+        pytest.param("hold", marks=pytest.mark.row("cancel")),
+        pytest.param("deaf", marks=pytest.mark.slow(keep=1)),
+    ],
+)
 async def test_an_abort_ends_the_turn_even_if_the_agent_does_not_listen(
     bench: RuntimeBench, manner: str
 ) -> None:

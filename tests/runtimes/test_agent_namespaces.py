@@ -169,7 +169,7 @@ async def test_namespaces_share_neither_programs_nor_files(
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEEPS)
 async def test_a_namespaces_program_goes_on_with_its_own_session_and_an_ephemeral_one_is_told(
     place: NamespacePlace, kind: str

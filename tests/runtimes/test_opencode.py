@@ -288,6 +288,7 @@ async def test_a_steer_reaches_the_program_before_the_result_of_a_call(tmp_path:
     assert len(of_type(run, "turn_start")) == 1
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("act", [{"big": 17 * MIB}, {"raw": ["[" * 250_000]}])
 async def test_an_event_beyond_the_bounds_ends_the_program(tmp_path: Path, act: Message) -> None:
     async with opencode_bench(tmp_path) as bench:
@@ -337,6 +338,7 @@ async def test_a_rule_about_paths_binds_its_own_tools(tmp_path: Path) -> None:
 
 
 @needs_bubblewrap
+@pytest.mark.slow
 async def test_an_answer_beyond_the_bounds_ends_the_program(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path, options={"own_tools": "ask"}) as bench:
         own = {"own": ["read", {"filePath": "notes.txt"}]}
