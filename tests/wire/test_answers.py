@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -181,3 +182,14 @@ def test_a_malformed_cursor_is_refused(text: str) -> None:
 def test_the_payload_of_pong_is_fixed() -> None:
     pong: Response = Pong(message="pong")
     assert json.loads(encode_response("a", pong))["payload"] == {"message": "pong"}
+
+
+def test_encoding_a_response_leaves_nothing_in_memory() -> None:
+    encode_response("c1", Pong(message="pong"))
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for _ in range(1000):
+        encode_response("c1", Pong(message="pong"))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert after - before < 10_000, "bytes for a thousand responses"
