@@ -127,6 +127,11 @@ def test_a_restart_starts_a_daemon_where_there_is_none(home: Home) -> None:
     assert home.nousctl("ping")[0] == 0
 
 
+CONNECT = """
+import os, socket
+socket.socket(socket.AF_UNIX).connect(os.environ["XDG_RUNTIME_DIR"] + "/nousd/nousd.sock")
+"""
+
 SYSTEMCTL = """#!/bin/sh
 echo "$2" >> "$SAID"
 case "$2" in
@@ -134,7 +139,7 @@ is-active) echo "$STATE";;
 "$FAILS") exit 1;;
 start)
     "$PYTHON" -m nousd serve >/dev/null 2>&1 &
-    until [ -S "$XDG_RUNTIME_DIR/nousd/nousd.sock" ]; do :; done;;
+    until "$PYTHON" -c "$CONNECT" 2>/dev/null; do :; done;;
 esac
 """
 
@@ -150,7 +155,7 @@ def with_service(home: Home, **more: str) -> dict[str, str]:
     program.chmod(0o755)
     path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
     said = str(home.folder / "said")
-    return {"PATH": path, "SAID": said, "PYTHON": sys.executable, **more}
+    return {"PATH": path, "SAID": said, "PYTHON": sys.executable, "CONNECT": CONNECT, **more}
 
 
 @pytest.mark.parametrize(
