@@ -286,3 +286,41 @@ def test_no_session_is_guessed_from_several_or_where_one_has_to_be_named(
     assert outcome.code == 2
     assert said in " ".join(outcome.err.split())
     assert daemon.heard == []
+
+
+# --- a session that a run names ------------------------------------------------------------------
+
+
+def runs_of_one_session(daemon: FakeDaemon, *, last: str) -> None:
+    """Let the daemon know a run r of session s, whose last run is ``last``."""
+    daemon.on["get_run"] = ok("run", {"run": {"run_id": "r", "session_id": "s"}})
+    daemon.on["list_runs"] = ok("runs", {"runs": [{"run_id": last, "session_id": "s"}]})
+
+
+@pytest.mark.parametrize(
+    ("verb", "sent"),
+    [("resume", {"session_id": "s"}), ("abort", {"session_id": "s", "expected_run_id": "r"})],
+)
+@pytest.mark.parametrize("group", [[], ["run"]])
+def test_a_run_names_its_session(
+    verb: str, sent: dict[str, str], group: list[str], daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    runs_of_one_session(daemon, last="r")
+    assert nousctl(*group, verb, "r").code == 0
+    assert without_own_name(daemon.heard[-1]["payload"]) == sent
+
+
+@pytest.mark.parametrize("verb", ["resume", "abort"])
+def test_a_run_that_another_followed_is_neither_resumed_nor_aborted(
+    verb: str, daemon: FakeDaemon, nousctl: Nousctl
+) -> None:
+    runs_of_one_session(daemon, last="later")
+    result = nousctl("run", verb, "r")
+    assert (result.code, "the last run of its session is later" in result.err) == (2, True)
+    assert daemon.heard[-1]["type"] == "list_runs"
+
+
+def test_a_run_and_a_session_are_not_named_both(daemon: FakeDaemon, nousctl: Nousctl) -> None:
+    result = nousctl("run", "abort", "r", "--session", "s")
+    assert (result.code, "not both" in result.err) == (2, True)
+    assert daemon.heard == []

@@ -10,6 +10,7 @@ import typer
 
 from nousd.cli.arguments import Argument, option
 from nousd.cli.completion import complete_model, complete_session
+from nousd.cli.nousctl.target_session import EXPECTED_RUN_KEY, RUN_WORD
 
 
 def words_or_stdin(words: list[str]) -> str:
@@ -115,7 +116,16 @@ ONLY_SESSION: Final = option(
 )._replace(session="filter")
 LEAF: Final = option("leaf_id", "--leaf", "Entry to continue from.")
 EXPECTED_RUN: Final = option(
-    "expected_run_id", "--expected-run", "Refuse unless this run is the active one."
+    EXPECTED_RUN_KEY, "--expected-run", "Refuse unless this run is the active one."
+)
+RUN_ARGUMENT: Final = Argument(
+    RUN_WORD,
+    Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[RUN]", help="Run: its session is meant, while it is the last there."
+        ),
+    ],
 )
 CLIENT: Final = option("client_id", "--client-id", "Name of this client, shown to others.")
 CLIENT_MESSAGE: Final = option("client_message_id", "--client-message-id", "Idempotency key.")

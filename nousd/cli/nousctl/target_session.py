@@ -20,6 +20,12 @@ _KEY: Final = "session_id"
 SESSION_WORD: Final = "session_word"
 """The key of a session that is named by a word instead of by ``--session``; no command has it."""
 
+RUN_WORD: Final = "run_word"
+"""The key of a run that names its session; no command has it."""
+
+EXPECTED_RUN_KEY: Final = "expected_run_id"
+"""The key by which a command refuses to act on any other run."""
+
 _LISTS: Final = {
     "named": "nousctl session list",
     "deleted": "nousctl session list --deletion-scheduled",
@@ -41,6 +47,11 @@ def in_session(
         ClientError: the session cannot be found, or may be one of several; or as ``run``.
     """
     use = _use(arguments)
+    if (run_id := values.get(RUN_WORD)) is not None:
+        rest = {key: value for key, value in values.items() if key != RUN_WORD}
+        if any(argument.key == EXPECTED_RUN_KEY for argument in arguments):
+            rest[EXPECTED_RUN_KEY] = run_id
+        return run(options, {**rest, _KEY: _session_of_last(options, run_id)})
     chosen = _chosen(options, use, values)
     if chosen is None:
         return run(options, {key: value for key, value in values.items() if key != _KEY})
@@ -64,6 +75,8 @@ def with_one_name(arguments: tuple[Argument, ...], values: Mapping[str, Any]) ->
     word = values.get(SESSION_WORD)
     if word is not None and rest.setdefault(_KEY, word) != word:
         raise typer.BadParameter(f'name one session: "{word}", or --session "{rest[_KEY]}"')
+    if RUN_WORD in rest and _KEY in rest:
+        raise typer.BadParameter("name the run or its session, not both")
     lists = _LISTS.get(_use(arguments) or "")
     if lists is not None and _KEY not in rest:
         raise typer.BadParameter(f"name the session; list them with: {lists}")
@@ -93,6 +106,23 @@ def _chosen(options: Options, use: SessionUse | None, values: dict[str, Any]) ->
             here = session_choice.new_session_here(daemon)
             say(f"new session {here}")
         return here
+
+
+def _session_of_last(options: Options, run_id: str) -> str:
+    """Return the session of a run that is the last there: what is asked for happens to no other run.
+
+    Raises:
+        Refused: there is no such run.
+        BadParameter: its session has a later one.
+    """
+    with options.connect() as daemon:
+        session_id = str(daemon.request("get_run", {"run_id": run_id}).payload["run"][_KEY])
+        last = daemon.request("list_runs", {_KEY: session_id, "limit": 1}).payload["runs"][0]
+    if last["run_id"] != run_id:
+        raise typer.BadParameter(
+            f"{run_id} is over; the last run of its session is {last['run_id']}"
+        )
+    return session_id
 
 
 def _known(options: Options, named: str) -> str:

@@ -23,6 +23,7 @@ from nousd.cli.nousctl.input_arguments import (
     ONLY_SESSION,
     PROMPT,
     QUEUED,
+    RUN_ARGUMENT,
     RUNTIME,
     SESSION,
     STREAM,
@@ -108,13 +109,14 @@ VERBS: Final[dict[str, Verb]] = {
         "abort",
         "Abort the run and clear its queue.",
         (
+            RUN_ARGUMENT,
             SESSION,
             EXPECTED_RUN,
             flag("keep_queue", "--keep-queue", "Keep the queued inputs."),
             CLIENT,
         ),
     ),
-    "resume": Verb("resume", "Start a run on the pending inputs.", (SESSION, CLIENT)),
+    "resume": Verb("resume", "Start a run on the pending inputs.", (RUN_ARGUMENT, SESSION, CLIENT)),
     "queue": Verb("get_queue", "List the queued inputs.", (SESSION,)),
     "clear_queue": Verb(
         "clear_queue",
