@@ -22,11 +22,11 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.machine.policy.rules import Rule
-from nousd.runtimes.agents.acp._tools_main import TOKEN_VARIABLE
 from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.claude.agent import Claude
 from nousd.runtimes.agents.codex.agent import Codex
 from nousd.runtimes.agents.interface import Agent
+from nousd.runtimes.agents.tools._tools_main import TOKEN_VARIABLE
 from tests.harness.daemon import Event
 from tests.harness.stub_model import stub_model
 from tests.runtimes.acting_model import acting

@@ -25,9 +25,9 @@ from nousd.runtimes.agents import agent_turn
 from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.acp.life import AcpLife
-from nousd.runtimes.agents.acp.reported_calls import ReportedCalls
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import AgentCall, AgentTool, Resume, Start
+from nousd.runtimes.agents.tools.reported_calls import ReportedCalls
 from tests.harness.daemon import Event, of_type
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program

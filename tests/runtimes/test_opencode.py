@@ -21,7 +21,7 @@ from nousd.runtimes.agents.interface import AgentCall, AgentTool, Resume, Start,
 from nousd.runtimes.agents.opencode.agent import Opencode
 from nousd.runtimes.agents.opencode.life import facts_of
 from nousd.runtimes.agents.opencode.told import prompt, rules
-from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.tools.own_tools import Facts
 from tests.harness.daemon import Event, of_type, users
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program

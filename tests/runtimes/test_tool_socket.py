@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import trio
 
-from nousd.runtimes.agents.acp._tools_main import TOKEN_VARIABLE
-from nousd.runtimes.agents.acp.tool_socket import serve_tools
-from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
+from nousd.runtimes.agents.tools._tools_main import TOKEN_VARIABLE
+from nousd.runtimes.agents.tools.mcp_tools import McpTools, ToolCallParams
+from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
 from tests.runtimes.bench import WAIT_SECONDS
 

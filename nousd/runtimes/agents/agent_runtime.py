@@ -20,12 +20,12 @@ from nousd.runtimes.agents.agent_turn import AgentTurn, text_of
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, OwnTools, Resume, Start
 from nousd.runtimes.agents.lives import Lives
-from nousd.runtimes.agents.owned_tools import OwnedTools, offered
 from nousd.runtimes.agents.programs import Programs
 from nousd.runtimes.agents.raw_lines import cleaned
 from nousd.runtimes.agents.spaces import Spaces
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.agents.time_limits import PLACE_SECONDS
+from nousd.runtimes.agents.tools.owned_tools import OwnedTools, offered
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY

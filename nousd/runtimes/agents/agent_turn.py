@@ -21,9 +21,9 @@ from nousd.machine.context.text_offload import beginning, deltas
 from nousd.providers.encoding.attachments import inlined, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import UNTOLD, AgentCall, AgentImage, AgentLife, UserText
-from nousd.runtimes.agents.own_tools import Facts, OwnToolCall
 from nousd.runtimes.agents.raw_lines import RawLines, cleaned
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
+from nousd.runtimes.agents.tools.own_tools import Facts, OwnToolCall
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import input_hash
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier

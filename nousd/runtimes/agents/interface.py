@@ -17,8 +17,8 @@ import msgspec
 import trio
 
 from nousd.errors import AgentFailed, RunFailed
-from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Entry, StopReason, Usage
 from nousd.wire.objects.runtimes import (

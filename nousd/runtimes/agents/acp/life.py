@@ -20,8 +20,6 @@ from msgspec import Raw
 from nousd.errors import AgentFailed, RunFailed
 from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.acp import messages
-from nousd.runtimes.agents.acp.reported_calls import ReportedCalls, called
-from nousd.runtimes.agents.acp.tool_socket import serve_tools
 from nousd.runtimes.agents.interface import (
     AgentCall,
     AgentLife,
@@ -31,13 +29,15 @@ from nousd.runtimes.agents.interface import (
     UserText,
     Write,
 )
-from nousd.runtimes.agents.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.model_failure import model_failure
-from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.plans import todos_of
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.tools.mcp_tools import McpTools, ToolCallParams
+from nousd.runtimes.agents.tools.own_tools import Facts
+from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
+from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Usage
 from nousd.wire.objects.todos import Todo

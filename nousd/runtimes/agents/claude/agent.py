@@ -14,8 +14,8 @@ from nousd.runtimes.agents.auth import auth_facts
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.claude.life import ClaudeLife
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.mcp_tools import SERVER
 from nousd.runtimes.agents.spaces import OwnVariables
+from nousd.runtimes.agents.tools.mcp_tools import SERVER
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
 

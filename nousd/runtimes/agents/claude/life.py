@@ -26,11 +26,11 @@ from nousd.runtimes.agents.interface import (
     UserText,
     Write,
 )
-from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
 from nousd.runtimes.agents.model_failure import model_failure
-from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.time_limits import HOOK_SECONDS
 from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
+from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage

@@ -24,9 +24,9 @@ from nousd.runtimes.agents.interface import (
     UserText,
     Write,
 )
-from nousd.runtimes.agents.mcp_tools import mcp_name
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
+from nousd.runtimes.agents.tools.mcp_tools import mcp_name
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
 

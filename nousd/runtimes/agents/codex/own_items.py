@@ -6,7 +6,7 @@ from typing import Any
 
 from nousd.runtimes.agents.codex.messages import Item
 from nousd.runtimes.agents.interface import AgentCall
-from nousd.runtimes.agents.own_tools import Facts
+from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
 
 SHELL = "shell"

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from nousd.runtimes.agents.interface import Start, UserText
-from nousd.runtimes.agents.mcp_tools import mcp_name
+from nousd.runtimes.agents.tools.mcp_tools import mcp_name
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Entry, MessageEntry
 

@@ -17,14 +17,10 @@ import trio
 from nousd.errors import AgentFailed, FailureCategory, RunFailed
 from nousd.net.jsonrpc import REQUESTS_MAX, readable
 from nousd.runtimes.agents.acp.messages import ToolCall
-from nousd.runtimes.agents.acp.reported_calls import ReportedCalls, called
-from nousd.runtimes.agents.acp.tool_socket import serve_tools
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
-from nousd.runtimes.agents.mcp_tools import SERVER, McpTools, ToolCallParams
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.opencode import messages
 from nousd.runtimes.agents.opencode.told import MARK, model, prompt, rules, tool_name
-from nousd.runtimes.agents.own_tools import Facts
 from nousd.runtimes.agents.plans import todos_of
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.time_limits import (
@@ -35,6 +31,10 @@ from nousd.runtimes.agents.time_limits import (
     REPORT_SECONDS,
 )
 from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams
+from nousd.runtimes.agents.tools.own_tools import Facts
+from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
+from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Usage
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents.interface import AgentTool, Start, UserText
-from nousd.runtimes.agents.mcp_tools import SERVER, mcp_name
+from nousd.runtimes.agents.tools.mcp_tools import SERVER, mcp_name
 
 MARK: Final = "nousd"
 """The key of our id in the metadata of the user's text."""

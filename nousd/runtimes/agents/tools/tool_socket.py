@@ -21,9 +21,9 @@ from msgspec import Raw
 from nousd.errors import AgentFailed
 from nousd.net.jsonrpc import JsonRpc
 from nousd.runtimes.agents.acp import messages
-from nousd.runtimes.agents.acp._tools_main import TOKEN_VARIABLE
-from nousd.runtimes.agents.mcp_tools import SERVER, McpTools
 from nousd.runtimes.agents.time_limits import TOKEN_SECONDS
+from nousd.runtimes.agents.tools._tools_main import TOKEN_VARIABLE
+from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools
 from nousd.tools.fs.temporary_folders import sweep, temporary_folder
 from nousd.tools.own_program import own_program
 from nousd.tools.process.line_conversation import LineBounds, LineConversation
@@ -34,7 +34,7 @@ _CONNECTIONS_MAX: Final = 8
 
 LINE_BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000)
 _FOLDER: Final = "nousd-tools-"
-_PROGRAM: Final = "nousd.runtimes.agents.acp._tools_main"
+_PROGRAM: Final = "nousd.runtimes.agents.tools._tools_main"
 
 
 async def serve_tools(tools: McpTools, *, task_status: trio.TaskStatus[dict[str, Any]]) -> None:

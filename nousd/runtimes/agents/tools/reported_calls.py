@@ -15,8 +15,8 @@ import trio
 
 from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.interface import AgentCall, AgentTool
-from nousd.runtimes.agents.mcp_tools import SERVER, mcp_name
 from nousd.runtimes.agents.time_limits import REPORT_SECONDS
+from nousd.runtimes.agents.tools.mcp_tools import SERVER, mcp_name
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.envelope import encode_json
 
