@@ -125,7 +125,7 @@ class Agent:
                 if session := self._open.get(wanted.session_id):
                     await self._nursery.start(session.cancel)
             elif method == "$/cancel_request":
-                self.rpc.withdraw(_decoded(params, requests.CancelRequest).request_id)
+                self.rpc.withdraw(params)
 
     async def puzzled(self, line: bytes) -> None:
         """Take a line that is no message; it is answered, unless it is an answer to nothing."""

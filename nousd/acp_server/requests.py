@@ -57,12 +57,6 @@ class Initialize(Params, frozen=True, kw_only=True):
     client_info: Implementation | None = None
 
 
-class CancelRequest(Params, frozen=True, kw_only=True):
-    """A request of the editor is not waited for any more."""
-
-    request_id: int | str
-
-
 # --- sessions --------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ can read is never fatal: a line that is no message is passed on as unknown.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -67,6 +68,10 @@ class FollowedResult(NamedTuple):
 
     result: Any
     follow: Callable[[], None]
+
+
+class _Withdrawn(msgspec.Struct, rename="camel"):
+    request_id: MessageId
 
 
 class Peer(Protocol):
@@ -217,10 +222,17 @@ class JsonRpc:
         while self._answering:
             await self._answered.park()
 
-    def withdraw(self, id_: MessageId) -> None:
-        """The program no longer wants an answer to a request of its own: it gets ``CANCELLED``."""
-        if id_ in self._answering:
-            self._answering[id_].cancel()
+    def withdraw(self, params: Raw) -> None:
+        """The program no longer wants an answer to a request of its own: it gets ``CANCELLED``.
+
+        Args:
+            params: of the notification that says so, which names it by ``requestId``. What cannot be
+                read withdraws nothing.
+        """
+        with suppress(msgspec.DecodeError, UnicodeError):
+            id_ = msgspec.json.decode(params, type=_Withdrawn).request_id
+            if id_ in self._answering:
+                self._answering[id_].cancel()
 
     def end(self, failure: AgentFailed) -> None:
         """The program has ended: whoever waits for an answer gets this failure."""

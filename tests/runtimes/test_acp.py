@@ -27,6 +27,7 @@ from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import AgentCall, AgentTool, Resume, Start
+from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.reported_calls import ReportedCalls
 from tests.harness.daemon import Event, of_type
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
@@ -327,11 +328,11 @@ async def test_a_turn_that_the_program_ends_because_a_call_was_denied_has_not_fa
         assert of_type(run, "agent_end")[0]["status"] == "error"
 
 
-def of_a_server(**meta: bool) -> messages.ToolCall:
+def of_a_server(**meta: bool) -> ToolCall:
     """Return a call of a tool of ours as a program tells it that shows calls of servers as commands."""
     called = {"server": "nousd", "tool": "workspace_read", "arguments": {"path": "notes.txt"}}
     told = {"toolCallId": "call-1", "kind": "execute", "rawInput": called, "_meta": meta}
-    return msgspec.convert(told, messages.ToolCall)
+    return msgspec.convert(told, ToolCall)
 
 
 async def test_a_call_that_the_program_marks_as_one_of_a_server_is_ours_by_server_and_tool() -> (
@@ -339,7 +340,7 @@ async def test_a_call_that_the_program_marks_as_one_of_a_server_is_ours_by_serve
 ):
     reported = ReportedCalls((AgentTool("workspace.read", "", {}),))
     assert reported.take(of_a_server(is_mcp_tool_call=True)) is None
-    assert reported.is_ours(messages.ToolCall("call-1", kind="execute", status="pending"))
+    assert reported.is_ours(ToolCall("call-1", kind="execute", status="pending"))
     assert await reported.id_of("workspace.read", {"path": "notes.txt"}, "") == "call-1"
 
 
@@ -366,7 +367,7 @@ async def test_a_report_that_comes_after_its_call_names_it(tmp_path: Path) -> No
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
         await wait_all_tasks_blocked()
-        assert reported.take(msgspec.convert(said, messages.ToolCall)) is None
+        assert reported.take(msgspec.convert(said, ToolCall)) is None
     assert found == ["1"]
 
 
@@ -503,7 +504,7 @@ async def test_without_a_guest_no_program_starts_that_might_obey_the_workspace(
 async def test_a_long_result_of_the_programs_own_is_cut() -> None:
     reported = ReportedCalls(())
     said = {"toolCallId": "1", "title": "Read", "status": "completed", "rawOutput": "x" * 100_000}
-    observed = reported.take(msgspec.convert(said, messages.ToolCall))
+    observed = reported.take(msgspec.convert(said, ToolCall))
     assert observed is not None
     assert len(observed.result.text) < 70_000
     assert observed.result.text.endswith("[100000 characters; the rest is left out]")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -20,6 +20,7 @@ from msgspec import Raw
 from nousd.errors import AgentFailed, RunFailed
 from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.acp import messages
+from nousd.runtimes.agents.acp.opening import AUTH_REQUIRED, Opening
 from nousd.runtimes.agents.interface import (
     AgentCall,
     AgentLife,
@@ -32,8 +33,7 @@ from nousd.runtimes.agents.interface import (
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.plans import todos_of
 from nousd.runtimes.agents.raw_lines import HEARD
-from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
-from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
@@ -41,14 +41,6 @@ from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Usage
 from nousd.wire.objects.todos import Todo
-
-_T = TypeVar("_T")
-
-_VERSION: Final = 1
-_AUTH_REQUIRED: Final = -32000
-
-_ASKING_MODE: Final = "default"
-"""The mode in which those programs that have it ask before they run their own tools."""
 
 _CALL_ID_KEYS: Final = ("claudecode/toolUseId", "callId")
 """Where programs put their id of a call into a request to an MCP server."""
@@ -78,8 +70,7 @@ class AcpLife(AgentLife):
         self._mcp = McpTools(start.tools, self._run_tool)
         # The protocol does not say what a call does, so each is taken to do everything.
         self.facts_of = None if start.own_tools == "off" else lambda _: Facts()
-        self._able = messages.AgentCapabilities()
-        self._auth_methods: list[messages.AuthMethod] = []
+        self._takes_images = False
         self._preamble: list[str] = []
         self._reported = ReportedCalls(start.tools)
         self._message_id: str | None = None
@@ -93,8 +84,8 @@ class AcpLife(AgentLife):
         self._takers: Mapping[str, tuple[type[Any], Callable[..., Awaitable[None]]]] = {
             "agent_message_chunk": (messages.Chunk, self._take_text),
             "agent_thought_chunk": (messages.Chunk, self._take_thought),
-            "tool_call": (messages.ToolCall, self._take_call),
-            "tool_call_update": (messages.ToolCall, self._take_call),
+            "tool_call": (ToolCall, self._take_call),
+            "tool_call_update": (ToolCall, self._take_call),
             "plan": (messages.Plan, self._take_plan),
             "usage_update": (messages.UsageUpdate, self._take_usage),
         }
@@ -103,113 +94,14 @@ class AcpLife(AgentLife):
 
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
-        try:
-            await self._initialize()
-            server = await self._nursery.start(serve_tools, self._mcp)
-            opened = await self._open([server])
-            await self._choose(opened)
-        except RpcError as error:
-            if error.code == _AUTH_REQUIRED:
-                raise self._not_logged_in(error) from error
-            raise AgentFailed(f"it cannot begin: {error.message}") from error
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise AgentFailed(f"its answer is not as the protocol has it: {error}") from error
-        except OSError as error:
-            raise AgentFailed(f"there is no socket for its tools: {error.strerror}") from error
-
-    async def _initialize(self) -> None:
-        nothing = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
-        answer = await self._call(
-            "initialize",
-            messages.Initialized,
-            protocolVersion=_VERSION,
-            clientCapabilities=nothing,
-            clientInfo={"name": "nousd", "version": "1"},
-        )
-        if answer.protocol_version != _VERSION:
-            raise AgentFailed(
-                f"it speaks version {answer.protocol_version} of the Agent Client Protocol, and not"
-                f" version {_VERSION}"
-            )
-        self._able, self._auth_methods = answer.agent_capabilities, answer.auth_methods
-        self.version = "" if answer.agent_info is None else answer.agent_info.version
-
-    def _not_logged_in(self, error: RpcError) -> AgentFailed:
-        ways = "; ".join(
-            ": ".join(filter(None, (method.name or method.id, method.description)))
-            for method in self._auth_methods
-        )
-        return AgentFailed(
-            f"it is not logged in: {error.message}",
-            hint="log in with the program itself" + (f" ({ways})" if ways else ""),
-            category="authentication",
-        )
-
-    async def _open(self, servers: list[dict[str, Any]]) -> messages.Opened:
-        """Return the program's session: that of an earlier life, or a new one."""
-        place = {"cwd": str(self._start.workdir), "mcpServers": servers}
+        opening = Opening(self._rpc, self._start, self._resume)
+        opened = await opening.begin(partial(self._nursery.start, serve_tools, self._mcp))
+        self.version, self.models = opened.version, opened.models
+        self.agent_session_id, self._takes_images = opened.session_id, opened.takes_images
+        self._preamble = opened.preamble
         if self._resume.kind == "native":
-            known = self._resume.agent_session_id
-            opened = await self._call(self._way_back(), messages.Opened, sessionId=known, **place)
-            self.agent_session_id, self._cost_usd = known, None
-            return opened
-        opened = await self._call("session/new", messages.Opened, **place)
-        if not opened.session_id:
-            raise AgentFailed("it began a session without an id")
-        self.agent_session_id = opened.session_id
-        if self._resume.transcript:
-            self._preamble.append(told(self._resume.transcript))
-        if self._start.instructions:
-            self._preamble.append(self._start.instructions)
-        return opened
-
-    def _way_back(self) -> str:
-        """Return the request that goes on with an earlier session; best one that repeats nothing."""
-        if self._able.session_capabilities.resume is not None:
-            return "session/resume"
-        if self._able.load_session:
-            return "session/load"
-        raise AgentFailed("it cannot go on with an earlier session")
-
-    async def _choose(self, opened: messages.Opened) -> None:
-        """Let the program ask before it acts, unless it may decide that, and use the session's model."""
-        modes, session_id = opened.modes or messages.Modes(), self.agent_session_id
-        offered = {mode.id for mode in modes.available_modes}
-        is_set = modes.current_mode_id == _ASKING_MODE or self._start.own_tools == "on"
-        if _ASKING_MODE in offered and not is_set:
-            await self._ask("session/set_mode", sessionId=session_id, modeId=_ASKING_MODE)
-        listed = [each.model_id for each in (opened.models or messages.Models()).available_models]
-        self.models = (*_values_of(opened, "model"), *listed)
-        if self._start.thinking:
-            await self._set_option(opened, "thought_level", self._start.thinking)
-        model = self._start.model
-        if not model or await self._set_option(opened, "model", model):
-            return
-        if model in listed:
-            await self._ask("session/set_model", sessionId=session_id, modelId=model)
-            return
-        known = ", ".join(self.models) or "none by name"
-        raise AgentFailed(f"it has no model {model}; it has: {known}")
-
-    async def _set_option(self, opened: messages.Opened, category: str, value: str) -> bool:
-        """Set a setting of the program's session; return whether it has the value."""
-        for option in opened.config_options or ():
-            if option.category == category and value in _values_of(opened, category):
-                await self._ask(
-                    "session/set_config_option",
-                    sessionId=self.agent_session_id,
-                    configId=option.id,
-                    value=value,
-                )
-                return True
-        return False
-
-    async def _call(self, method: str, kind: type[_T], **params: Any) -> _T:
-        answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
-        return msgspec.json.decode(answer, type=kind)
-
-    async def _ask(self, method: str, **params: Any) -> None:
-        await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
+            # What the session has cost before is not known.
+            self._cost_usd = None
 
     async def _write(self, line: bytes) -> None:
         """Send the program a line, whole: half of one would be of no use to it."""
@@ -231,7 +123,7 @@ class AcpLife(AgentLife):
     # --- a turn ------------------------------------------------------------------------------
 
     async def _prompt(self, said: UserText) -> None:
-        if said.images and not self._able.prompt_capabilities.image:
+        if said.images and not self._takes_images:
             self.end_turn(RunFailed("provider_error", "the agent takes no images"))
             return
         prompt: list[dict[str, Any]] = [
@@ -264,7 +156,7 @@ class AcpLife(AgentLife):
                 if self.is_stopping
                 else model_failure(
                     error.message,
-                    category="authentication" if error.code == _AUTH_REQUIRED else None,
+                    category="authentication" if error.code == AUTH_REQUIRED else None,
                 )
             )
         except AgentFailed as failure:
@@ -318,7 +210,7 @@ class AcpLife(AgentLife):
     async def hear(self, method: str, params: Raw) -> None:
         """See ``Peer.hear``."""
         if method == "$/cancel_request":
-            self._withdraw(params)
+            self._rpc.withdraw(params)
             return
         listener = self.listener
         # Between turns a program repeats what was said, when a session is loaded.
@@ -333,11 +225,6 @@ class AcpLife(AgentLife):
         except (msgspec.DecodeError, UnicodeError):
             pass
         await listener.unknown(bytes(params))
-
-    def _withdraw(self, params: Raw) -> None:
-        with suppress(msgspec.DecodeError, UnicodeError):
-            withdrawn = msgspec.json.decode(params, type=messages.RequestCancelled)
-            self._rpc.withdraw(withdrawn.request_id)
 
     async def _take_update(self, listener: AgentListener, update: Raw) -> None:
         head = msgspec.json.decode(update, type=messages.UpdateHead)
@@ -394,7 +281,7 @@ class AcpLife(AgentLife):
             self._plan = todos
             await listener.plan(todos)
 
-    async def _take_call(self, listener: AgentListener, reported: messages.ToolCall) -> None:
+    async def _take_call(self, listener: AgentListener, reported: ToolCall) -> None:
         await listener.delivered()
         observed = self._reported.take(reported)
         if observed is not None:
@@ -461,21 +348,6 @@ def _id_in(meta: Mapping[str, Any]) -> str:
     """Return the program's id of a call, where it sends one along; else an empty text."""
     ids = (meta.get(key) for key in _CALL_ID_KEYS)
     return next((id_ for id_ in ids if isinstance(id_, str)), "")
-
-
-def _values_of(opened: messages.Opened, category: str) -> list[str]:
-    """Return the values of the settings of a category."""
-    return [
-        value
-        for option in opened.config_options or ()
-        if option.category == category
-        for choice in option.options
-        for value in _values(choice)
-    ]
-
-
-def _values(choice: messages.Choice) -> list[str]:
-    return [choice.value] if choice.value else [each.value for each in choice.options]
 
 
 def _usage(ended: messages.PromptEnded) -> Usage | None:

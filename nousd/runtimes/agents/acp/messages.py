@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from nousd.runtimes.agents.plans import PlanEntry
+from nousd.runtimes.agents.tools.call_reports import Content, ToolCall
 
 
 class _Read(msgspec.Struct, rename="camel"):
@@ -166,13 +167,6 @@ class UpdateHead(_Read):
     session_update: str
 
 
-class Content(_Read):
-    """A piece of text, or of something else."""
-
-    type: str = ""
-    text: str = ""
-
-
 class Subagent(_Read):
     """The call that a subagent works for, as Claude's program of the protocol tells it."""
 
@@ -200,42 +194,6 @@ class Chunk(_Read):
             if self.meta and self.meta.claude_code
             else None
         )
-
-
-class ToolContent(_Read):
-    """The output of a tool call."""
-
-    type: str = ""
-    content: Content | None = None
-    path: str = ""
-
-
-class CallMeta(msgspec.Struct):
-    """What codex-acp says of a call beside the protocol."""
-
-    is_mcp_tool_call: bool = False
-
-
-class ServerCall(msgspec.Struct):
-    """The input of a call of an MCP server's tool, as codex-acp has it."""
-
-    server: str
-    tool: str
-    arguments: Any = None
-
-
-class ToolCall(_Read):
-    """``tool_call`` and ``tool_call_update``; of the latter, what it lacks has not changed."""
-
-    tool_call_id: str
-    title: str | None = None
-    name: str | None = None
-    kind: str | None = None
-    status: str | None = None
-    raw_input: Any = None
-    raw_output: Any = None
-    content: list[ToolContent] | None = None
-    meta: CallMeta | None = msgspec.field(name="_meta", default=None)
 
 
 class Cost(_Read):
@@ -270,9 +228,3 @@ class PermissionAsked(_Read):
     session_id: str
     tool_call: ToolCall
     options: list[PermissionOption]
-
-
-class RequestCancelled(_Read):
-    """``$/cancel_request``, and ``notifications/cancelled`` of an MCP client."""
-
-    request_id: int | str

@@ -16,7 +16,6 @@ import trio
 
 from nousd.errors import AgentFailed, FailureCategory, RunFailed
 from nousd.net.jsonrpc import REQUESTS_MAX, readable
-from nousd.runtimes.agents.acp.messages import ToolCall
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.opencode import messages
@@ -31,6 +30,7 @@ from nousd.runtimes.agents.time_limits import (
     REPORT_SECONDS,
 )
 from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import trio
 
-from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.interface import AgentCall, AgentTool
 from nousd.runtimes.agents.time_limits import REPORT_SECONDS
+from nousd.runtimes.agents.tools.call_reports import ServerCall, ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, mcp_name
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.envelope import encode_json
@@ -47,7 +47,7 @@ class Observed(NamedTuple):
 class _Reported(msgspec.Struct):
     """A call as far as it is known."""
 
-    told: messages.ToolCall
+    told: ToolCall
     title: str
     ours: str | None
     is_settled: bool = False
@@ -76,13 +76,13 @@ class ReportedCalls:
         """Forget the calls, because a turn begins."""
         self._calls.clear()
 
-    def is_ours(self, told: messages.ToolCall) -> bool:
+    def is_ours(self, told: ToolCall) -> bool:
         """Return whether a call that the program asks about is one of our tools."""
         reported = self._remember(told)
         is_known_else = told.kind not in _UNKNOWN_KINDS and _server_call(reported.told) is None
         return reported.ours is not None and not is_known_else
 
-    def judged(self, told: messages.ToolCall) -> AgentCall:
+    def judged(self, told: ToolCall) -> AgentCall:
         """Return a call of the program's own that the gate judges. Until it is ``allowed`` there is
         nothing to observe.
         """
@@ -95,7 +95,7 @@ class ReportedCalls:
         if call.agent_call_id in self._calls:
             self._calls[call.agent_call_id].is_settled = False
 
-    def take(self, told: messages.ToolCall) -> Observed | None:
+    def take(self, told: ToolCall) -> Observed | None:
         """Take a report; return a call of the program's own, with its result, once it is over."""
         reported = self._remember(told)
         if reported.told.status not in _OVER or reported.is_settled or reported.ours is not None:
@@ -144,7 +144,7 @@ class ReportedCalls:
                 return id_
         return ""
 
-    def _remember(self, told: messages.ToolCall) -> _Reported:
+    def _remember(self, told: ToolCall) -> _Reported:
         self._has_news.set()
         self._has_news = trio.Event()
         reported = self._calls.get(told.tool_call_id)
@@ -165,7 +165,7 @@ class ReportedCalls:
             reported.told.content = reported.told.raw_output = None
         return reported
 
-    def _owner(self, told: messages.ToolCall) -> str | None:
+    def _owner(self, told: ToolCall) -> str | None:
         """Return our tool that is called. A title may be chosen by the model, so it counts only if the
         program knows the call as nothing else; the mark of a server's tool is the program's own.
         """
@@ -190,17 +190,17 @@ def _labels(name: str) -> tuple[str, ...]:
     )
 
 
-def _server_call(told: messages.ToolCall) -> messages.ServerCall | None:
+def _server_call(told: ToolCall) -> ServerCall | None:
     """Return the server's tool of a call that the program marks as such."""
     if told.meta is None or not told.meta.is_mcp_tool_call:
         return None
     try:
-        return msgspec.convert(told.raw_input, messages.ServerCall)
+        return msgspec.convert(told.raw_input, ServerCall)
     except msgspec.ValidationError:
         return None
 
 
-def called(told: messages.ToolCall, label: str = "") -> AgentCall:
+def called(told: ToolCall, label: str = "") -> AgentCall:
     """Return a call of the program's own as far as it is told; ``label`` names it if nothing does."""
     # None of ours, which have dots: the gate would carry it out.
     name = (told.name or "").replace(".", "_")
@@ -212,7 +212,7 @@ def called(told: messages.ToolCall, label: str = "") -> AgentCall:
     )
 
 
-def _result(told: messages.ToolCall) -> ToolResult:
+def _result(told: ToolCall) -> ToolResult:
     said = [
         part.content.text if part.content is not None else f"[{part.type} {part.path}]"
         for part in told.content or ()

@@ -14,13 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import trio
 from msgspec import Raw
 
 from nousd.errors import AgentFailed
 from nousd.net.jsonrpc import JsonRpc
-from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.time_limits import TOKEN_SECONDS
 from nousd.runtimes.agents.tools._tools_main import TOKEN_VARIABLE
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools
@@ -124,10 +122,8 @@ class _Client:
     async def hear(self, method: str, params: Raw) -> None:
         """See ``Peer.hear``."""
         if method == "notifications/cancelled":
-            with suppress(msgspec.DecodeError, UnicodeError):
-                cancelled = msgspec.json.decode(params, type=messages.RequestCancelled)
-                assert self._rpc is not None
-                self._rpc.withdraw(cancelled.request_id)
+            assert self._rpc is not None
+            self._rpc.withdraw(params)
 
     async def puzzled(self, line: bytes) -> None:
         """See ``Peer.puzzled``: nothing is kept of it."""
