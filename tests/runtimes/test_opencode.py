@@ -19,7 +19,7 @@ from nousd.machine.policy.rules import Rule
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import AgentCall, AgentTool, Resume, Start, UserText
 from nousd.runtimes.agents.opencode.agent import Opencode
-from nousd.runtimes.agents.opencode.life import facts_of
+from nousd.runtimes.agents.opencode.calls import facts_of
 from nousd.runtimes.agents.opencode.told import prompt, rules
 from nousd.runtimes.agents.tools.own_tools import Facts
 from tests.harness.daemon import Event, of_type, users

@@ -9,16 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 import trio
 
 from nousd.errors import AgentFailed, FailureCategory, RunFailed
 from nousd.net.jsonrpc import REQUESTS_MAX, readable
-from nousd.runtimes.agents.interface import AgentCall, AgentLife, Resume, Start, UserText
+from nousd.runtimes.agents.interface import (
+    AgentCall,
+    AgentLife,
+    AgentListener,
+    Resume,
+    Start,
+    UserText,
+)
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.opencode import messages
+from nousd.runtimes.agents.opencode.calls import STATUSES, CallParts, facts_of
+from nousd.runtimes.agents.opencode.speech import Speech
 from nousd.runtimes.agents.opencode.told import MARK, model, prompt, rules, tool_name
 from nousd.runtimes.agents.plans import todos_of
 from nousd.runtimes.agents.raw_lines import HEARD
@@ -27,16 +36,12 @@ from nousd.runtimes.agents.time_limits import (
     FAILED_TURN_SECONDS,
     LAST_WORDS_SECONDS,
     OUR_CALL_SECONDS,
-    REPORT_SECONDS,
 )
 from nousd.runtimes.agents.told_transcript import told
-from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams
-from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
 from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
-from nousd.wire.objects.entries import Usage
 
 if TYPE_CHECKING:
     from nousd.runtimes.agents.opencode.client import Client
@@ -47,11 +52,6 @@ _ADDRESS: Final = re.compile(rb"listening on (http://127\.0\.0\.1:\d{1,5})\s*$")
 
 _TRACE: Final = "\n    at "
 """What follows the words of a failure, where it is the program's own."""
-
-_PARTS_MAX: Final = 1000
-"""Parts of one model call that are shown."""
-
-_STATUSES: Final = {"running": "in_progress", "completed": "completed", "error": "failed"}
 
 _PASSED_OVER: Final = frozenset(
     {
@@ -68,14 +68,6 @@ _CATEGORIES: Final[dict[str, FailureCategory]] = {
     "ProviderAuthError": "authentication",
 }
 """The program's word for why a model call failed -> ours."""
-
-
-class _Shown:
-    """A part of the model's message that is shown as it comes."""
-
-    def __init__(self, type_: str) -> None:
-        self.type = type_
-        self.has_text = False
 
 
 class OpencodeLife(AgentLife):
@@ -97,15 +89,13 @@ class OpencodeLife(AgentLife):
         self._ours = frozenset(tool_name(tool) for tool in start.tools)
         self._mcp = McpTools(start.tools, self._run_tool)
         self._reported = ReportedCalls(start.tools)
-        self._calls: dict[str, messages.Part] = {}
-        self._has_call = trio.Event()
+        self._calls = CallParts()
         self._questions = 0
         self._preamble = ""
         self._given = ""
         self._steers: dict[str, trio.Event] = {}
         self._steering = trio.Lock()
-        self._speaker = ""
-        self._shown: dict[str, _Shown] = {}
+        self._speech = Speech()
         self._turn_failed: RunFailed | None = None
         self._is_delivered = False
         self.model = start.model
@@ -239,7 +229,7 @@ class OpencodeLife(AgentLife):
         self._turn_failed = None
         self._steers.clear()
         self._calls.clear()
-        self._shown.clear()
+        self._speech.clear()
         self._reported.clear()
         try:
             await self._send(said)
@@ -286,29 +276,27 @@ class OpencodeLife(AgentLife):
     async def _take_message(self, note: messages.MessageNote) -> None:
         info = note.info
         if info.role == "assistant":
-            # What it writes to shorten its session is not said to the user.
-            self._speaker = "" if info.summary is True else info.id
+            self._speech.speaker = "" if info.summary is True else info.id
             self.model = f"{info.provider_id}/{info.model_id}"
 
     async def _take_part(self, note: messages.PartNote) -> None:
-        part = note.part
+        part, listener = note.part, self.listener
         mark = (part.metadata or {}).get(MARK)
-        if part.type == "text" and isinstance(mark, str):
-            await self._take_mark(mark)
-        elif part.type == "step-finish":
-            await self._take_step(part)
-        elif part.message_id != self._speaker:
-            return
-        elif part.type == "tool":
-            await self._take_call(part)
-        elif part.type in ("text", "reasoning"):
-            await self._take_text(part)
-
-    async def _take_mark(self, mark: str) -> None:
-        """Take the proof that the program has a text of the user."""
-        listener = self.listener
         if listener is None:
             return
+        if part.type == "text" and isinstance(mark, str):
+            await self._take_mark(listener, mark)
+        elif part.type == "step-finish":
+            await self._speech.take_step(listener, part)
+        elif part.message_id != self._speech.speaker:
+            return
+        elif part.type == "tool":
+            await self._take_call(listener, part)
+        elif part.type in ("text", "reasoning"):
+            await self._speech.take_part(listener, part)
+
+    async def _take_mark(self, listener: AgentListener, mark: str) -> None:
+        """Take the proof that the program has a text of the user."""
         if mark == self._given and not self._is_delivered:
             self._is_delivered, self._preamble = True, ""
             await listener.delivered()
@@ -317,44 +305,14 @@ class OpencodeLife(AgentLife):
             await listener.delivered(mark)
             self._steers[mark].set()
 
-    async def _take_text(self, part: messages.Part) -> None:
-        """Take a part when it begins and when it ends; then it may have a text that did not stream."""
-        shown = self._shown.get(part.id)
-        if shown is None:
-            if len(self._shown) >= _PARTS_MAX:
-                return
-            shown = self._shown[part.id] = _Shown(part.type)
-        if part.time is not None and part.time.end is not None and not shown.has_text:
-            await self._show(shown, part.text)
-
     async def _take_delta(self, note: messages.Delta) -> None:
-        shown = self._shown.get(note.part_id)
-        if shown is not None and note.field_name == "text":
-            await self._show(shown, note.delta)
-
-    async def _show(self, shown: _Shown, text: str) -> None:
-        listener = self.listener
-        if listener is None or not text:
-            return
-        # A piece of a text: the event is not kept.
-        HEARD.set(b"")
-        shown.has_text = True
-        await (listener.text if shown.type == "text" else listener.reasoning)(text)
-
-    async def _take_step(self, part: messages.Part) -> None:
-        """Take the end of a model call."""
-        self._shown.clear()
-        listener, counts = self.listener, part.tokens
-        if listener is None:
-            return
-        await listener.message_ends("length" if part.reason == "length" else "stop")
-        if counts is not None:
-            await listener.usage(_usage(counts), cost_usd=part.cost)
+        if self.listener is not None:
+            await self._speech.take_delta(self.listener, note)
 
     async def _take_status(self, note: messages.StatusNote) -> None:
         """What was said is void if the model is asked again."""
         if note.status.type == "retry" and self.listener is not None:
-            self._shown.clear()
+            self._speech.clear()
             await self.listener.message_ends("error")
 
     async def _take_fault(self, note: messages.FaultNote) -> None:
@@ -402,18 +360,14 @@ class OpencodeLife(AgentLife):
 
     # --- what it calls -----------------------------------------------------------------------
 
-    async def _take_call(self, part: messages.Part) -> None:
+    async def _take_call(self, listener: AgentListener, part: messages.Part) -> None:
         """Take how far a call is. One of a tool that is off has failed in the program: the gate says so
         in the log.
         """
-        state, listener = part.state, self.listener
-        if state is None or state.status not in _STATUSES or listener is None:
+        state = part.state
+        if state is None or state.status not in STATUSES:
             return
-        if part.call_id in self._calls or len(self._calls) < _PARTS_MAX:
-            self._calls[part.call_id] = part
-        self._has_call.set()
-        self._has_call = trio.Event()
-        observed = self._reported.take(_reported(part, state))
+        observed = self._reported.take(self._calls.take(part, state))
         if observed is None:
             return
         if self.facts_of is None and observed.result.is_error:
@@ -473,7 +427,7 @@ class OpencodeLife(AgentLife):
 
     async def _against(self, asked: messages.PermissionNote) -> str | None:
         """Return why a call must not be made; None if it may."""
-        reported = await self._asked_call(asked)
+        reported = await self._calls.asked(asked)
         listener = self.listener
         if listener is None:
             return (await self.refuse_outside(called(reported))).text
@@ -486,66 +440,9 @@ class OpencodeLife(AgentLife):
             self._reported.allowed(call)
         return against
 
-    async def _asked_call(self, asked: messages.PermissionNote) -> ToolCall:
-        """Return the call that a question belongs to, whose report may come later; else the question."""
-        id_ = asked.tool.call_id if asked.tool is not None else ""
-        with trio.move_on_after(REPORT_SECONDS if id_ else 0):
-            while id_ not in self._calls:
-                await self._has_call.wait()
-        part = self._calls.get(id_)
-        if part is not None and part.state is not None:
-            return _reported(part, part.state)
-        return ToolCall(id_ or asked.id, name=asked.permission, raw_input=asked.metadata)
-
-
-def facts_of(call: AgentCall) -> Facts:
-    """Return what a call of one of the program's own tools may do, by its arguments."""
-    args = {name: value for name, value in call.args.items() if isinstance(value, str)}
-    path = args.get("filePath")
-    match call.name:
-        case "read" if path:
-            return Facts(frozenset({"read"}), (path,))
-        case "grep" | "glob" | "list":
-            return Facts(frozenset({"read"}), (args.get("path") or ".",))
-        case "write" | "edit" if path:
-            return Facts(frozenset({"read", "write"}), (path,))
-        case "bash" if "command" in args:
-            return Facts(command=args["command"])
-        case "webfetch" if host := urlsplit(args.get("url", "")).hostname:
-            return Facts(frozenset({"network"}), hosts=(host,))
-        case "websearch":
-            return Facts(frozenset({"network"}))
-        case _:
-            return Facts()
-
 
 def _client(address: str, password: str) -> Client:
     # In a thread: it also imports the HTTP library.
     from nousd.runtimes.agents.opencode.client import Client
 
     return Client(address, password)
-
-
-def _reported(part: messages.Part, state: messages.ToolState) -> ToolCall:
-    return ToolCall(
-        part.call_id,
-        title=part.tool,
-        name=part.tool,
-        status=_STATUSES.get(state.status),
-        raw_input=state.input,
-        raw_output=state.error or state.output,
-    )
-
-
-def _usage(counts: messages.TokenCounts) -> Usage:
-    """Return the tokens of a model call, the cached ones in the input, reasoning in the output."""
-    sent = counts.input + counts.cache.read + counts.cache.write
-    answered = counts.output + counts.reasoning
-    return Usage(
-        input=sent,
-        output=answered,
-        total=sent + answered,
-        cache_read=counts.cache.read,
-        cache_write=counts.cache.write,
-        reasoning=counts.reasoning,
-    )

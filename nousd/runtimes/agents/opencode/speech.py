@@ -1,0 +1,83 @@
+"""What the model of ``opencode serve`` says in a turn: parts of its message, shown as they come."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nousd.runtimes.agents.interface import AgentListener
+from nousd.runtimes.agents.opencode import messages
+from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.wire.objects.entries import Usage
+
+_PARTS_MAX: Final = 1000
+"""Parts of one model call that are shown."""
+
+
+class _Shown:
+    """A part of the model's message that is shown as it comes."""
+
+    def __init__(self, type_: str) -> None:
+        self.type = type_
+        self.has_text = False
+
+
+class Speech:
+    """The parts of one model call at a time.
+
+    ``speaker`` is the message that is said to the user; empty while the program writes to itself, to
+    shorten its session.
+    """
+
+    def __init__(self) -> None:
+        self.speaker = ""
+        self._shown: dict[str, _Shown] = {}
+
+    def clear(self) -> None:
+        """Forget the parts, because a model call begins or is repeated."""
+        self._shown.clear()
+
+    async def take_part(self, listener: AgentListener, part: messages.Part) -> None:
+        """Take a part when it begins and when it ends; then it may have a text that did not stream."""
+        shown = self._shown.get(part.id)
+        if shown is None:
+            if len(self._shown) >= _PARTS_MAX:
+                return
+            shown = self._shown[part.id] = _Shown(part.type)
+        if part.time is not None and part.time.end is not None and not shown.has_text:
+            await _show(listener, shown, part.text)
+
+    async def take_delta(self, listener: AgentListener, note: messages.Delta) -> None:
+        """Take a piece of a part that has begun."""
+        shown = self._shown.get(note.part_id)
+        if shown is not None and note.field_name == "text":
+            await _show(listener, shown, note.delta)
+
+    async def take_step(self, listener: AgentListener, part: messages.Part) -> None:
+        """Take the end of a model call."""
+        self.clear()
+        await listener.message_ends("length" if part.reason == "length" else "stop")
+        if part.tokens is not None:
+            await listener.usage(_usage(part.tokens), cost_usd=part.cost)
+
+
+async def _show(listener: AgentListener, shown: _Shown, text: str) -> None:
+    if not text:
+        return
+    # A piece of a text: the event is not kept.
+    HEARD.set(b"")
+    shown.has_text = True
+    await (listener.text if shown.type == "text" else listener.reasoning)(text)
+
+
+def _usage(counts: messages.TokenCounts) -> Usage:
+    """Return the tokens of a model call, the cached ones in the input, reasoning in the output."""
+    sent = counts.input + counts.cache.read + counts.cache.write
+    answered = counts.output + counts.reasoning
+    return Usage(
+        input=sent,
+        output=answered,
+        total=sent + answered,
+        cache_read=counts.cache.read,
+        cache_write=counts.cache.write,
+        reasoning=counts.reasoning,
+    )
