@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import sys
@@ -79,6 +80,51 @@ def test_the_doctor_looks_into_a_namespace(nousctl: Nousctl, daemon: FakeDaemon)
         tells(daemon, **where, **facts)
         outcome = nousctl("runtime", "doctor", "it", "--namespace", "user:a")
         assert outcome.code == code
-        assert "files    namespaced, in /state/a" in outcome.err.splitlines()
-        assert line in outcome.err.splitlines()
+        assert "files    namespaced, in /state/a" in outcome.out.splitlines()
+        assert line in outcome.out.splitlines()
         assert asked(daemon)[-1] == {"runtime": "it", "namespace": "user:a"}
+
+
+@pytest.mark.parametrize(
+    ("version", "is_tested"),
+    [
+        ("2.1.330 (Some Agent)", True),
+        ("agent-cli 2.1.329", True),
+        ("2.1.332", True),
+        ("2.1.333", False),
+        ("2.1.328", False),
+        ("2.10.0", False),
+        ("nightly", False),
+    ],
+)
+def test_the_doctor_remarks_on_a_version_that_is_not_tested(
+    nousctl: Nousctl, daemon: FakeDaemon, tmp_path: Path, version: str, is_tested: bool
+) -> None:
+    program = tmp_path / "agent"
+    program.write_text(f"#!/bin/sh\necho '{version}'\n")
+    program.chmod(0o755)
+    summary = {"name": "it", "is_default": False, "command": ["agent"], "program": str(program)}
+    tested = {"oldest": "2.1.329", "newest": "2.1.332"}
+    daemon.on["get_runtimes"] = ok(
+        "runtimes", {"runtimes": [{**summary, "tested_versions": tested}]}
+    )
+    tells(daemon, is_logged_in=True)
+    outcome = nousctl("runtime", "doctor", "it")
+    assert outcome.code == 0
+    assert f"version  {version}\n" in outcome.out
+    assert ("tested with 2.1.329 to 2.1.332" in outcome.out) == (not is_tested)
+
+
+def test_the_doctor_has_json(nousctl: Nousctl, daemon: FakeDaemon) -> None:
+    summary = {"name": "it", "is_default": False, "command": ["no-such-agent"]}
+    daemon.on["get_runtimes"] = ok("runtimes", {"runtimes": [summary]})
+    tells(daemon, is_logged_in=True)
+    outcome = nousctl("runtime", "doctor", "it", "--json")
+    assert outcome.code == 1, "there is no program"
+    facts = json.loads(outcome.out)
+    assert facts["auth"] == {"instructions": "do this", "is_logged_in": True}
+    assert (facts["command"], "program" in facts, "version" in facts) == (
+        ["no-such-agent"],
+        False,
+        False,
+    )

@@ -6,19 +6,21 @@ key passes through the daemon.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl.input_arguments import NAMESPACE, RUNTIME
 from nousd.cli.nousctl.rows import Watch
-from nousd.cli.output import DONE, FAILED, say
+from nousd.cli.output import DONE, FAILED, shown
 from nousd.client.blocking import Connection
 
 _VERSION_SECONDS: Final = 20.0
@@ -55,27 +57,44 @@ def _run_own(options: Options, values: dict[str, Any], what: Literal["login", "l
 
 
 def _doctor(options: Options, values: dict[str, Any]) -> int:
-    name = values["runtime"]
     with options.connect() as daemon:
         listed = _asked(daemon, "get_runtimes")["runtimes"]
-        found = [runtime for runtime in listed if runtime["name"] == name]
         auth = _asked(daemon, "get_auth_status", **values)["auth"]
-    (runtime,) = found
-    is_well = True
+    runtime = next(each for each in listed if each["name"] == values["runtime"])
+    facts: dict[str, Any] = {"runtime": runtime["name"], "auth": auth}
     if "command" in runtime:
-        program = runtime.get("program")
-        is_well = program is not None
-        say(f"program  {program or 'not found: ' + runtime['command'][0]}")
-        if program is not None:
-            say(f"version  {_version([program, *runtime['command'][1:]])}")
-        covered = shutil.which("bwrap") is not None
-        say("guest    " + ("bubblewrap covers our files" if covered else "no bubblewrap"))
+        facts["command"] = runtime["command"]
+        facts["has_guest"] = shutil.which("bwrap") is not None
+        if "program" in runtime:
+            facts["program"] = runtime["program"]
+            facts["version"] = _version([runtime["program"], *runtime["command"][1:]])
+        if "tested_versions" in runtime:
+            facts["tested_versions"] = runtime["tested_versions"]
+    print(
+        json.dumps(facts, ensure_ascii=False)
+        if options.json
+        else shown("\n".join(_lines_of(facts)))
+    )
+    is_well = "command" not in facts or "program" in facts
+    return DONE if is_well and auth.get("is_logged_in") is not False else FAILED
+
+
+def _lines_of(facts: Mapping[str, Any]) -> Iterator[str]:
+    auth = facts["auth"]
+    if "command" in facts:
+        yield f"program  {facts.get('program') or 'not found: ' + facts['command'][0]}"
+        if "version" in facts:
+            yield f"version  {facts['version']}"
+            if remark := _remark_on(facts["version"], facts.get("tested_versions")):
+                yield f"         {remark}"
+        yield "guest    " + (
+            "bubblewrap covers our files" if facts["has_guest"] else "no bubblewrap"
+        )
     if "isolation" in auth:
-        say(f"files    {auth['isolation']}{', in ' + auth['home'] if 'home' in auth else ''}")
+        yield f"files    {auth['isolation']}{', in ' + auth['home'] if 'home' in auth else ''}"
     there = f"there is one{' of ' + auth['account'] if 'account' in auth else ''}"
     words = {True: there, False: f"none: {auth['instructions']}", None: "cannot be seen"}
-    say(f"log-in   {words[auth.get('is_logged_in')]}")
-    return DONE if is_well and auth.get("is_logged_in") is not False else FAILED
+    yield f"log-in   {words[auth.get('is_logged_in')]}"
 
 
 def _version(words: Sequence[str]) -> str:
@@ -93,6 +112,26 @@ def _version(words: Sequence[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"unknown: {error}"
     return ended.stdout.strip() or "unknown"
+
+
+def _remark_on(version: str, tested: Mapping[str, str] | None) -> str:
+    """Return a remark on a version that the runtime is not tested with; empty for one that it is."""
+    if tested is None:
+        return ""
+    oldest, newest = tested["oldest"], tested["newest"]
+    found = _numbers(version)
+    if found and _numbers(oldest) <= found <= _numbers(newest):
+        return ""
+    versions = oldest if oldest == newest else f"{oldest} to {newest}"
+    return (
+        f"tested with {versions}; what another version says in new words is logged and passed over"
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numbers of the first version in a text; empty if there is none."""
+    found = re.search(r"\d+(?:\.\d+)+", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
 
 
 def _asked(daemon: Connection, command: str, **payload: Any) -> Any:

@@ -13,6 +13,7 @@ from nousd.daemon.commands.session_settings import change_settings
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.machine.session import decisions
+from nousd.runtimes.agents.versions import TESTED_VERSIONS
 from nousd.runtimes.interface import Runtime
 from nousd.wire import commands, responses
 from nousd.wire.codec.unset import or_unset
@@ -72,6 +73,7 @@ def _summary(
     return msgspec.structs.replace(
         summary,
         kind=configured.kind,
+        tested_versions=TESTED_VERSIONS.get(configured.kind, UNSET),
         command=configured.command,
         runtime_tools=configured.runtime_tools,
         isolation=configured.isolation,

@@ -67,6 +67,13 @@ class RuntimeCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaul
     thinking_levels: tuple[Thinking, ...] = ()
 
 
+class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
+    """The versions of a program from the oldest to the newest."""
+
+    oldest: str
+    newest: str
+
+
 class AuthFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether a runtime's program is logged in, as far as can be seen without asking a server. No
     secret is in it.

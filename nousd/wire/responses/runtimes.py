@@ -12,6 +12,7 @@ from nousd.wire.objects.runtimes import (
     IsolationMode,
     RuntimeCapabilities,
     RuntimeTools,
+    VersionRange,
 )
 from nousd.wire.responses.base import Response
 
@@ -23,6 +24,7 @@ class RuntimeSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     is_default: bool
     kind: str | UnsetType = UNSET
     version: str | UnsetType = UNSET
+    tested_versions: VersionRange | UnsetType = UNSET
     command: tuple[str, ...] | UnsetType = UNSET
     program: str | UnsetType = UNSET
     runtime_tools: RuntimeTools | UnsetType = UNSET
