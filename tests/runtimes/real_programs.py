@@ -177,8 +177,6 @@ CLAUDE_ACP: Final = RealProgram(
     shell=("Bash", _described),
     cannot={
         "only our tools": "it has all tools of Claude Code",
-        "implicit sources": "it reads CLAUDE.md of the workspace",
-        "planted code": "hooks of .claude/settings.json and servers of .mcp.json start",
     },
 )
 
@@ -262,7 +260,6 @@ CODEX_ACP: Final = RealProgram(
     cannot={
         "only our tools": "it has the tools of Codex",
         "failure of the model": "it says the failure as its own text, and ends its turn as usual",
-        "planted code": "servers of .codex/config.toml start, also in a folder that is not trusted",
     },
 )
 
@@ -354,10 +351,6 @@ GEMINI: Final = RealProgram(
     shell=("run_shell_command", _described),
     # It loads a session only in a later minute than that in which it began.
     after_kill="reconstruct",
-    cannot={
-        "implicit sources": "it reads GEMINI.md of the workspace",
-        "planted code": "tools.discoveryCommand of .gemini/settings.json runs",
-    },
 )
 
 PROGRAMS: Final = {

@@ -22,6 +22,7 @@ from nousd.runtimes.agents.interface import (
     UserText,
     Write,
 )
+from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.told_transcript import spoken
 from nousd.runtimes.native.loop import NativeRuntime
 from nousd.wire.objects.entries import Usage
@@ -159,8 +160,8 @@ class ScriptedAgent:
     def session_basis(self, start: Start) -> str:
         return ""
 
-    def hidden(self, start: Start) -> Sequence[Path]:
-        return ()
+    def hidden(self, start: Start) -> Hidden:
+        return Hidden()
 
     def life(
         self,

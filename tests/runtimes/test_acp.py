@@ -483,13 +483,22 @@ async def test_what_a_program_would_obey_in_the_workspace_is_empty_for_it(tmp_pa
         for name in (".opencode", ".claude", ".gemini", ".codex"):
             (work / name).mkdir(parents=True)
             (work / name / "settings.json").write_text("planted")
-        (work / ".mcp.json").write_text("{}")
+        for name in (".mcp.json", "CLAUDE.md"):
+            (work / name).write_text("{}")
         (tmp_path / "opencode.json").write_text("{}")
-        places = [work / ".opencode", work / ".gemini", work / ".mcp.json"]
+        places = [work / name for name in (".opencode", ".gemini", ".mcp.json", "CLAUDE.md")]
         run = await bench.run(
             *({"look": str(place)} for place in (*places, tmp_path / "opencode.json"))
         )
-        assert said(run) == ["folder []", "folder []", "file of 0", "file of 0"]
+        assert said(run) == ["folder []", "folder []", *["file of 0"] * 3]
+
+
+async def test_instructions_of_the_workspace_need_no_guest_because_they_start_no_code(
+    tmp_path: Path,
+) -> None:
+    async with acp_bench(tmp_path) as bench:
+        (tmp_path / "work" / "CLAUDE.md").write_text("be brief")
+        assert said(await bench.run({"say": "a"})) == ["a"]
 
 
 async def test_without_a_guest_no_program_starts_that_might_obey_the_workspace(

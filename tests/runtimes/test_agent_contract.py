@@ -339,7 +339,7 @@ async def test_what_an_agent_does_unasked_is_written_as_such_where_its_own_tools
     async with runtime_bench(workdir, agent, mode="ask", own_tools="on") as bench:
         run = await bench.run({"runs": UNASKED[kind]}, {"say": "seen"})
     assert of_type(run, "permission_requested") == []
-    assert said(run) == ["seen"]
+    assert said(run) == ["seen"], run
     (started,), (completed,) = (
         of_type(run, "tool_call_started"),
         of_type(run, "tool_call_completed"),

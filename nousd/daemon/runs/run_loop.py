@@ -177,7 +177,7 @@ class RunLoop:
             remarks.append(
                 events.Warning(**self._host.remark_where, code="run_stale", message=cause)
             )
-        elif self._host.tracker.phase in (Phase.TURN, Phase.MESSAGE):
+        elif self._is_model_asked():
             remarks.append(
                 events.Warning(
                     **self._host.tracker.where, code="provider_aborted", message="request_aborted"
@@ -202,6 +202,11 @@ class RunLoop:
         leaf_id = leaf_after(first, self._host.leaf_id)
         appended = joined(self._host.live.state, run_id=self._host.run_id, leaf_id=leaf_id)
         self._host.decide([*remarks, *first, *appended, end])
+
+    def _is_model_asked(self) -> bool:
+        """Return whether the model is at work, and not only calls of which none has its bracket open."""
+        tracker = self._host.tracker
+        return tracker.phase is Phase.MESSAGE or (tracker.phase is Phase.TURN and not tracker.tools)
 
     def _agent_end(self, status: EndStatus) -> events.AgentEnd:
         return events.AgentEnd(

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from nousd.errors import AgentFailed
+from nousd.runtimes.agents.obeyed import Hidden
 
 _PRIVATE: Final = ("/bin/sh", "-c", 'umask 077 && exec "$0" "$@"')
 """Starts a program whose files only this user can read, unless it says otherwise itself."""
+
+_NOTHING: Final = Hidden()
 
 
 class Guest(NamedTuple):
@@ -41,16 +44,16 @@ class Guest(NamedTuple):
         *,
         has_tools: bool,
         home: Path | None = None,
-        hidden: Sequence[Path] = (),
+        hidden: Hidden = _NOTHING,
     ) -> list[str]:
         """Return the command line that starts a program as a guest.
 
         Without bubblewrap nothing is covered: then a program is started only if it has no tools of its
-        own, with which it could look, and there is nothing to hide.
+        own, with which it could look, and nothing is there by which it would start code.
 
         Args:
             home: the HOME of ours that it has.
-            hidden: further files and folders; those that exist are empty for the program.
+            hidden: further files and folders.
 
         Raises:
             AgentFailed: it could look, or the workspace, or its own file, is in a covered folder.
@@ -58,10 +61,11 @@ class Guest(NamedTuple):
         inside = list(argv) if home is None else [*_PRIVATE, *argv]
         own = () if home is None else ("--bind", *2 * [str(home.resolve())])
         program = self.bubblewrap()
-        obeyed = [path for path in hidden if path.exists()]
+        obeyed = [path for path in hidden.code if path.exists()]
         if program is None:
             self._check_bare(has_tools=has_tools, obeyed=obeyed)
             return inside
+        obeyed += hidden.texts
         ours = self.covered if home is None else (*self.covered, *self.of_the_user)
         there = {path.resolve() for path in (*ours, *obeyed) if path.exists()}
         covered = [path for path in there if there.isdisjoint(path.parents)]

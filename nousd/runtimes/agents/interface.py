@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from nousd.errors import AgentFailed, RunFailed
+from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
@@ -319,9 +320,9 @@ class Agent(Protocol):
         """Return what the program's environment has besides the allowed names."""
         ...
 
-    def hidden(self, start: Start) -> Sequence[Path]:
+    def hidden(self, start: Start) -> Hidden:
         """Return the files and folders that the program would obey although nobody may plant anything
-        there. Those that exist are empty for it.
+        there.
         """
         ...
 

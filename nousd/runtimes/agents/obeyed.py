@@ -1,17 +1,34 @@
-"""Files of a workspace by which agent programs start plugins, hooks and servers that nobody chose."""
+"""Files of a workspace that agent programs obey by themselves: plugins, hooks, servers, instructions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 OF_OPENCODE: Final = (".opencode", "opencode.json", "opencode.jsonc")
 
 _FOLDERS: Final = (".opencode", ".claude", ".codex", ".gemini")
 
 OF_ANY: Final = (*OF_OPENCODE, *_FOLDERS[1:], ".mcp.json")
-"""Those of all programs that are known: for one of which only its command line is."""
+"""Those of all programs that are known, which start code that nobody chose: for a program of which only
+its command line is known.
+"""
+
+INSTRUCTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md")
+"""What programs tell their models by themselves; the daemon tells ``AGENTS.md``, too."""
+
+
+class Hidden(NamedTuple):
+    """The files and folders that are empty for a program, as far as they exist.
+
+    Args:
+        code: by which it would start code: where they cannot be hidden, it is not started.
+        texts: which it would tell its model: hidden where that is possible.
+    """
+
+    code: Sequence[Path] = ()
+    texts: Sequence[Path] = ()
 
 
 def obeyed_in(workdir: Path, names: Iterable[str]) -> Sequence[Path]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,7 +12,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import OF_ANY, obeyed_in
+from nousd.runtimes.agents.obeyed import INSTRUCTIONS, OF_ANY, Hidden, obeyed_in
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
@@ -75,9 +74,12 @@ class Acp:
         """See ``Agent.session_basis``: the instructions are told when the session begins."""
         return digest(start.instructions.encode())
 
-    def hidden(self, start: Start) -> Sequence[Path]:
-        """See ``Agent.hidden``: which program it is, the protocol does not say."""
-        return obeyed_in(start.workdir, OF_ANY)
+    def hidden(self, start: Start) -> Hidden:
+        """See ``Agent.hidden``: which program it is, the protocol does not say. Instructions come from
+        the daemon, unless the program works with files by itself: then the user may want them changed.
+        """
+        texts = INSTRUCTIONS if start.own_tools == "off" else ()
+        return Hidden(obeyed_in(start.workdir, OF_ANY), obeyed_in(start.workdir, texts))
 
     def life(
         self,

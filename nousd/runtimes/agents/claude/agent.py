@@ -14,6 +14,7 @@ from nousd.runtimes.agents.auth import auth_facts
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.claude.life import ClaudeLife
 from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.runtimes.agents.tools.mcp_tools import SERVER
 from nousd.wire.codec.envelope import encode_json
@@ -111,9 +112,9 @@ class Claude:
         """See ``Agent.session_basis``."""
         return ""
 
-    def hidden(self, start: Start) -> Sequence[Path]:  # noqa: ARG002
+    def hidden(self, start: Start) -> Hidden:  # noqa: ARG002
         """See ``Agent.hidden``."""
-        return ()
+        return Hidden()
 
     def life(
         self,

@@ -14,6 +14,7 @@ from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.codex.life import CodexLife
 from nousd.runtimes.agents.codex.told import program_settings
 from nousd.runtimes.agents.interface import Resume, Start, Write
+from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.envelope import encode_json
@@ -79,9 +80,9 @@ class Codex:
         kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
         return digest(encode_json(kept))
 
-    def hidden(self, start: Start) -> Sequence[Path]:  # noqa: ARG002
+    def hidden(self, start: Start) -> Hidden:  # noqa: ARG002
         """See ``Agent.hidden``."""
-        return ()
+        return Hidden()
 
     def life(
         self,
