@@ -54,7 +54,7 @@ ROOMS: dict[str, Room] = {
     "net": room("errors wire.codec", "trio msgspec"),
     "event_window": room("", "trio"),
     "config": room(
-        "errors net runtime_paths redaction wire.objects wire.limits",
+        "errors net runtime_paths redaction wire.objects wire.codec.decoding wire.limits",
         "msgspec yaml",
     ),
     "wire": room("errors", "msgspec", WORLD),

@@ -28,6 +28,7 @@ from nousd.net.jsonrpc import (
     JsonRpc,
     RpcError,
 )
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json, scrub
 
 PROTOCOL_VERSION: Final = 1
@@ -130,7 +131,7 @@ class Agent:
     async def puzzled(self, line: bytes) -> None:
         """Take a line that is no message; it is answered, unless it is an answer to nothing."""
         try:
-            said = msgspec.json.decode(line)
+            said = decode_json(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             await self.refuse_line(f"the line is no JSON: {error}", id=_id_in(line))
             return
@@ -296,7 +297,7 @@ class Agent:
 
 
 def _decoded(params: Raw, struct: type[P]) -> P:
-    return msgspec.json.decode(params, type=struct)
+    return decode_json(params, type=struct)
 
 
 def _id_in(line: bytes) -> int | str | None:

@@ -16,6 +16,7 @@ from nousd.acp_server.requests import FormAnswer, PermissionAnswer
 from nousd.acp_server.tool_calls import described
 from nousd.errors import Refused
 from nousd.net.jsonrpc import JsonRpc, RpcError
+from nousd.wire.codec.decoding import decode_json
 
 Payload = Mapping[str, Any]
 Command = tuple[str, dict[str, Any]]
@@ -126,7 +127,7 @@ class Asking:
         asked = {"sessionId": self._session_id, "toolCall": call, "options": options}
         # The daemon ends it after ``approval_timeout_seconds``, and then it is withdrawn.
         raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
-        outcome = msgspec.json.decode(raw, type=PermissionAnswer).outcome
+        outcome = decode_json(raw, type=PermissionAnswer).outcome
         offered = {option["optionId"] for option in options}
         return outcome.option_id if outcome.option_id in offered else None
 
@@ -140,7 +141,7 @@ class Asking:
             "requestedSchema": form_of(questions),
         }
         raw = await self._rpc.call("elicitation/create", request, seconds=math.inf)
-        answer = msgspec.json.decode(raw, type=FormAnswer)
+        answer = decode_json(raw, type=FormAnswer)
         if answer.action != "accept":
             return "the user declined to answer" if answer.action == "decline" else _DISMISSED
         return [_answer(n, question, answer.content or {}) for n, question in enumerate(questions)]

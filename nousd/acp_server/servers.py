@@ -21,6 +21,7 @@ from nousd.acp_server.requests import McpServer, PermissionAnswer
 from nousd.acp_server.tool_calls import text_content
 from nousd.errors import ClientError, Refused
 from nousd.net.jsonrpc import INVALID_PARAMS, JsonRpc, RpcError
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX
 
 Payload = Mapping[str, Any]
@@ -184,7 +185,7 @@ class SessionServers:
         }
         asked = {"sessionId": self._session_id, "toolCall": call, "options": _OPTIONS}
         raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
-        return msgspec.json.decode(raw, type=PermissionAnswer).outcome.option_id == _START
+        return decode_json(raw, type=PermissionAnswer).outcome.option_id == _START
 
     async def note(self, status: Payload) -> None:
         """Take an ``mcp_server_status`` of the session; say it where a server cannot be reached."""

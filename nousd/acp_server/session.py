@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import msgspec
 import trio
 
 from nousd.acp_server.asking import ENDS, Asking
@@ -30,6 +29,7 @@ from nousd.client.follow import Follower
 from nousd.client.resuming import Interruption
 from nousd.errors import ClientError, Refused
 from nousd.net.jsonrpc import JsonRpc, RpcError
+from nousd.wire.codec.decoding import convert, decode_json
 from nousd.wire.commands.subscribe import Subscribe
 
 _TYPES: Final = (
@@ -405,7 +405,7 @@ class OpenSession:
         wanted = {"artifact_id": payload["args_ref"], "length": _ARGS_BYTES_MAX}
         with suppress(ClientError):  # deleted meanwhile
             data = (await self._daemon.request("get_artifact", wanted)).payload["data"]
-            return {**payload, "args": msgspec.json.decode(msgspec.convert(data, bytes))}
+            return {**payload, "args": decode_json(convert(data, bytes))}
         return payload
 
     # --- asking the user -----------------------------------------------------------------------

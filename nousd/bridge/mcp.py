@@ -24,6 +24,7 @@ from nousd.bridge.access.work_rate import WorkRate
 from nousd.bridge.http.bodies import Bodies
 from nousd.bridge.replies import NOT_IMPLEMENTED, UNAVAILABLE, HttpError, error_reply
 from nousd.client.dial import Where
+from nousd.wire.codec.decoding import decode_json
 
 PATH: Final = "/mcp"
 
@@ -105,7 +106,7 @@ class _Message(msgspec.Struct):
 
 def _calls_tool(body: bytes) -> bool:
     try:
-        return msgspec.json.decode(body, type=_Message).method == "tools/call"
+        return decode_json(body, type=_Message).method == "tools/call"
     except msgspec.DecodeError:
         return False  # the library says what is wrong with it
 

@@ -28,6 +28,7 @@ from nousd.client.dial import Dial, Where, dial_of, opened
 from nousd.client.resuming import silence_of
 from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
+from nousd.wire.codec.decoding import convert
 from nousd.wire.codec.framing import LineTooLong
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Keepalive, Subscribed
@@ -65,7 +66,7 @@ class Subscription:
             raise ConnectionLost("the daemon closed the connection") from None
         answer = (await self._answer()).accepted()
         try:
-            self.subscribed = msgspec.convert(answer.payload, Subscribed)
+            self.subscribed = convert(answer.payload, Subscribed)
         except msgspec.ValidationError as error:
             raise AnswerInvalid(f"subscribed: {error}") from None
         self.cursor = self.subscribed.cursor
@@ -93,7 +94,7 @@ class Subscription:
 
     def _take_keepalive(self, answer: Answer) -> None:
         try:
-            self.cursor = msgspec.convert(answer.payload, Keepalive).cursor
+            self.cursor = convert(answer.payload, Keepalive).cursor
         except msgspec.ValidationError as error:
             raise AnswerInvalid(f"{answer.type}: {error}") from None
 

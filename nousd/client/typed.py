@@ -17,6 +17,7 @@ import msgspec
 
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.errors import AnswerInvalid
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.commands import COMMANDS
 from nousd.wire.commands.base import AnsweredBy, Command
 from nousd.wire.events import EVENTS, Event
@@ -25,7 +26,7 @@ from nousd.wire.responses.base import Response
 
 T = TypeVar("T")
 
-loads: Final = msgspec.json.Decoder().decode
+loads: Final = json_decoder().decode
 """Parses JSON, faster than the standard library does."""
 
 _COMMAND_TYPES: Final = {struct: name for name, struct in COMMANDS.items()}
@@ -39,7 +40,7 @@ class _Line(msgspec.Struct, Generic[T]):
 
 @cache
 def _decoder(struct: Any) -> msgspec.json.Decoder[_Line[Any]]:
-    return msgspec.json.Decoder(_Line[struct])
+    return json_decoder(_Line[struct])
 
 
 def request_of(command: Command) -> tuple[str, dict[str, Any]]:

@@ -26,6 +26,7 @@ from msgspec import UNSET
 
 from nousd.config.values import nearest
 from nousd.errors import ConfigError
+from nousd.wire.codec.decoding import convert
 from nousd.wire.limits import RULE_CHARS_MAX
 from nousd.wire.objects.workers import WorkerPermissions, WorkerSpec
 
@@ -134,7 +135,7 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
         table["tools"] = [tool.strip() for tool in tools.split(",") if tool.strip()]
     prompt = (text if found is None else text[found.end() :]).strip()
     try:
-        return msgspec.convert({"name": name, **table, "prompt": prompt}, WorkerSpec)
+        return convert({"name": name, **table, "prompt": prompt}, WorkerSpec)
     except msgspec.ValidationError as error:
         raise ConfigError(str(error).replace("`$.", "`")) from None
 

@@ -34,6 +34,7 @@ from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of, within_bounds
 from nousd.tools.registry import TOOL_NAME
 from nousd.tools.secrets_interface import Secrets
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.limits import EXTENSION_RESULT_BYTES_MAX
 from nousd.wire.objects.tool_footprint import Access, ToolClass
 
@@ -266,7 +267,7 @@ def _plain(result: object) -> dict[str, Any]:
         raise ExtensionError(f"returned what is no JSON: {error}") from error
     if len(encoded) > EXTENSION_RESULT_BYTES_MAX:
         raise ExtensionError(f"returned more than {EXTENSION_RESULT_BYTES_MAX} bytes")
-    plain = {} if result is None else msgspec.json.decode(encoded)
+    plain = {} if result is None else decode_json(encoded)
     if not isinstance(plain, dict):
         raise ExtensionError(f"returned {type(result).__name__}; it must be a dict")
     return plain

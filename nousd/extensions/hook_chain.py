@@ -34,6 +34,7 @@ from nousd.extensions.hooks import (
     copied,
 )
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
+from nousd.wire.codec.decoding import convert
 
 OnError = Literal["allow", "block"]
 """The effect of a failed ``tool_call`` hook on the call."""
@@ -261,7 +262,7 @@ class Hooks:
     def _without_secrets(self, answer: Answer | None) -> Answer | None:
         told = msgspec.to_builtins(answer)
         redacted = self._secrets.redact_output_json(told)
-        return answer if redacted == told else msgspec.convert(redacted, type(answer))
+        return answer if redacted == told else convert(redacted, type(answer))
 
 
 def _failure(hook: Hook, error: ExtensionError) -> Failure:

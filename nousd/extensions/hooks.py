@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Meta
 
 from nousd.errors import ExtensionError
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import is_nested_too_deep
 from nousd.wire.events.base import EndStatus
 from nousd.wire.limits import (
@@ -284,6 +285,6 @@ def checked(name: HookName, answer: object) -> Answer | None:
             raise ExtensionError(
                 f"returned more than {TOOL_ARGUMENTS_CHARS_MAX} bytes of arguments"
             )
-        return msgspec.json.decode(encoded, type=type(answer))
+        return decode_json(encoded, type=type(answer))
     except (TypeError, ValueError, RecursionError) as error:
         raise ExtensionError(f"returned an unusable {type(answer).__name__}: {error}") from error

@@ -16,6 +16,7 @@ import trio
 from msgspec import UNSET, Raw, UnsetType
 
 from nousd.errors import AgentFailed
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json, is_nested_too_deep
 
 REQUESTS_MAX: Final = 64
@@ -199,7 +200,7 @@ class JsonRpc:
     async def take(self, line: bytes) -> None:
         """Take a line of the program."""
         try:
-            message = msgspec.json.decode(readable(line), type=_Message)
+            message = decode_json(readable(line), type=_Message)
         except msgspec.DecodeError:
             await self._peer.puzzled(line)
             return
@@ -230,7 +231,7 @@ class JsonRpc:
                 read withdraws nothing.
         """
         with suppress(msgspec.DecodeError, UnicodeError):
-            id_ = msgspec.json.decode(params, type=_Withdrawn).request_id
+            id_ = decode_json(params, type=_Withdrawn).request_id
             if id_ in self._answering:
                 self._answering[id_].cancel()
 

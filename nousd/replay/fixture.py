@@ -35,6 +35,7 @@ from nousd.replay.replay import replayed
 from nousd.replay.sqlite_log import reading
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import decode_event, encode_event_tail, event_in, number_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.events import Event
@@ -198,9 +199,9 @@ def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
     return RecordedRun(
         run_id=names.in_text(run.run_id),
         version=run.version,
-        before=msgspec.json.decode(before, type=SessionState),
+        before=decode_json(before, type=SessionState),
         shared=run.shared,
-        path=msgspec.json.decode(path, type=tuple[Entry, ...]),
+        path=decode_json(path, type=tuple[Entry, ...]),
         events=tuple(_decoded(names.in_text(lines.decode()).encode(), EVENT_SCHEMA_VERSION)),
         artifacts=artifacts,
     )
@@ -271,7 +272,7 @@ def write_fixture(fixture: Fixture, folder: Path) -> None:
 
 def read_fixture(folder: Path) -> Fixture:
     """Read a fixture, also one that an earlier version wrote."""
-    file = msgspec.json.decode((folder / "run.json").read_bytes(), type=_RunFile)
+    file = decode_json((folder / "run.json").read_bytes(), type=_RunFile)
     lines = (folder / "events.ndjson").read_bytes()
     run = RecordedRun(
         run_id=file.run_id,
@@ -293,7 +294,7 @@ def read_exchanges(folder: Path) -> Iterator[RecordedExchange]:
     found = [match for path in folder.glob("*") if (match := _EXCHANGE.fullmatch(path.name))]
     for match in sorted(found, key=lambda match: int(match[1])):
         stem = folder / f"{match[1]}-{match[2]}"
-        known = msgspec.json.decode((folder / match[0]).read_bytes(), type=Exchange)
+        known = decode_json((folder / match[0]).read_bytes(), type=Exchange)
         bodies = [_bytes_of(stem.with_name(stem.name + end)) for end in (".request.json", ".sse")]
         yield RecordedExchange(int(match[1]), match[2], known, *bodies)
 

@@ -22,6 +22,7 @@ from nousd.machine.context.tokens import CHARS_PER_TOKEN
 from nousd.machine.context.transcript import in_context
 from nousd.replay.recorded import RecordedRun
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.events import models as model_events
 from nousd.wire.objects.entries import Entry
 
@@ -55,7 +56,7 @@ def context_of(run: RecordedRun) -> RecordedContext:
     inputs = list(answered_inputs(run.events))
     refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
     rests = {
-        ref: msgspec.json.decode(run.artifacts[ref].data, type=_Rest)
+        ref: decode_json(run.artifacts[ref].data, type=_Rest)
         for ref in refs
         if ref in run.artifacts
     }

@@ -22,6 +22,7 @@ from nousd.runtimes.calls.hooks import Looked, Opinion, Shown
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import MessageEntry, PermissionMode, ToolCall
 from nousd.wire.objects.policy import PolicySnapshot, PolicySource
@@ -118,7 +119,7 @@ def _whole_args(
     if isinstance(event.args_ref, str):
         data = wholes[event.args_ref]
         assert data is not None
-        whole: dict[str, Any] = msgspec.json.decode(data)
+        whole: dict[str, Any] = decode_json(data)
         return whole
     return None if event.args is UNSET else event.args
 

@@ -16,6 +16,7 @@ import msgspec
 from nousd.errors import StoreError
 from nousd.replay.recorded import Span
 from nousd.store.artifacts import Artifact
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import decode_event, event_in
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.events import Event
@@ -42,7 +43,7 @@ _CHUNKS: Final = "SELECT data FROM artifact_chunks WHERE artifact_id = ? ORDER B
 _WHOLE: Final = "SELECT data FROM artifacts WHERE artifact_id = ?"
 """Before version 3 of the schema an artifact was one row."""
 
-_entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
+_entry_decoder: Final[msgspec.json.Decoder[Entry]] = json_decoder(Entry)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
+from nousd.wire.codec.decoding import convert
 
 PATH_ALIASES: Final = dict.fromkeys(
     ("file_path", "filePath", "filepath", "file", "filename", "file_name"), "path"
@@ -88,7 +89,7 @@ class Arguments(msgspec.Struct, frozen=True):
     def _converted(self, tool: str, values: dict[str, Any]) -> msgspec.Struct:
         assert self.struct is not None
         try:
-            return msgspec.convert(values, self.struct)
+            return convert(values, self.struct)
         except msgspec.ValidationError as error:
             raise ToolArgumentsInvalid(f"validation_failed: {tool}: {error}") from error
 

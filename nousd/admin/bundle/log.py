@@ -20,6 +20,7 @@ from nousd.errors import StoreError
 from nousd.machine.projection.retention import STARTS, Line, join, owner_of
 from nousd.store.sqlite import artifacts
 from nousd.store.sqlite.migrations import MIGRATIONS
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.events import DELTA_EVENTS, EVENTS
@@ -60,7 +61,7 @@ class Events:
         for line in self._lines(None):
             if line.seq not in self._gone:
                 whole = self._joined.get(line.seq, line.line)
-                event: dict[str, Any] = msgspec.json.decode(whole)
+                event: dict[str, Any] = decode_json(whole)
                 yield _with_whole_words(event)
 
     def _beginning(self, bytes_max: int) -> tuple[int, int]:
@@ -109,7 +110,7 @@ def _read(name: str, version: int, line: bytes) -> bytes | None:
     """Return a line in the current version; None if it is not an event."""
     try:
         whole = lift(line, version)
-        msgspec.json.decode(decode_event(whole).payload, type=EVENTS[name])
+        decode_json(decode_event(whole).payload, type=EVENTS[name])
     except (msgspec.MsgspecError, StoreError, ValueError, KeyError):
         return None
     return whole

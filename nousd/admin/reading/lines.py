@@ -11,12 +11,13 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.errors import StoreError, StoreTooNew
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.upcasting import lift
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import EVENTS, Event, thread_of
 
-_payload_decoders: Final = {name: msgspec.json.Decoder(struct) for name, struct in EVENTS.items()}
+_payload_decoders: Final = {name: json_decoder(struct) for name, struct in EVENTS.items()}
 
 
 class LoggedEvent(NamedTuple):

@@ -25,6 +25,7 @@ from nousd.machine.session.lifecycle import Phase
 from nousd.machine.session.settings import SETTINGS, SessionSettings, settings_among
 from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, all_of_session
 from nousd.wire import events
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import encode_event_tail, number_event
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
@@ -34,10 +35,10 @@ from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunRequest
 
-_entry_decoder: Final[msgspec.json.Decoder[Entry]] = msgspec.json.Decoder(Entry)
-_input_decoder: Final = msgspec.json.Decoder(QueuedInput)
-_settings_decoder: Final = msgspec.json.Decoder(SessionSettings)
-_request_decoder: Final = msgspec.json.Decoder(RunRequest)
+_entry_decoder: Final[msgspec.json.Decoder[Entry]] = json_decoder(Entry)
+_input_decoder: Final = json_decoder(QueuedInput)
+_settings_decoder: Final = json_decoder(SessionSettings)
+_request_decoder: Final = json_decoder(RunRequest)
 
 # --- lost events that rows tell ----------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, get_args
 
-import msgspec
 from msgspec import UNSET
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily
@@ -21,6 +20,7 @@ from prometheus_client.registry import Collector
 from nousd.bridge.metrics.labels import OTHER, LabelValues
 from nousd.client.answers import ReceivedEvent
 from nousd.wire import events
+from nousd.wire.codec.decoding import convert
 from nousd.wire.events import EVENT_TYPES, EVENTS, Event, UsageReported
 from nousd.wire.events.base import EndStatus
 from nousd.wire.objects.entries import Usage
@@ -51,7 +51,7 @@ class EventCounters(Collector):
         known = self._folds.get(received.type)
         if known is not None:
             struct, fold = known
-            fold(msgspec.convert(received.payload, struct), received.ts)
+            fold(convert(received.payload, struct), received.ts)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Yield the number of events by type: plain integers, since a counter per delta is too slow."""

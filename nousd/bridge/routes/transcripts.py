@@ -12,6 +12,7 @@ from nousd.client.client import Client
 from nousd.errors import AnswerInvalid
 from nousd.views.tandem.failures import Failure, engine_code, run_error
 from nousd.views.tandem.messages import Message, render_messages
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.commands import GetEvents, GetMessages, GetSession
 from nousd.wire.events import Error, MessageStart
 from nousd.wire.limits import PAGE_ROWS_MAX
@@ -45,8 +46,8 @@ class _StartLine(msgspec.Struct):
     payload: MessageStart
 
 
-_decoder: Final = msgspec.json.Decoder(_ErrorLine)
-_start_decoder: Final = msgspec.json.Decoder(_StartLine)
+_decoder: Final = json_decoder(_ErrorLine)
+_start_decoder: Final = json_decoder(_StartLine)
 
 
 async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, list[Message]]:

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar, get_args
 import msgspec
 
 from nousd.bridge.replies import BAD_REQUEST, UNPROCESSABLE, Failure, HttpError
+from nousd.wire.codec.decoding import convert, decode_json
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -31,7 +32,7 @@ def decode_body(data: bytes, body: type[T]) -> T:
         HttpError: it is not JSON, does not fit, or has a key that is nearly one of the struct's.
     """
     try:
-        given = msgspec.json.decode(data)
+        given = decode_json(data)
         return _convert("body", given, body, UNPROCESSABLE)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise HttpError(BAD_REQUEST, "the body is not JSON") from None
@@ -45,7 +46,7 @@ def convert_query(params: Mapping[str, str], query: type[T]) -> T:
 def _convert(where: str, given: Any, wanted: type[T], failure: Failure) -> T:
     try:
         is_text = where == "query"
-        return msgspec.convert(_spelled(where, "", given, wanted), wanted, strict=not is_text)
+        return convert(_spelled(where, "", given, wanted), wanted, strict=not is_text)
     except msgspec.ValidationError as error:
         raise HttpError(failure, describe_mismatch(where, str(error), wanted)) from None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
 from msgspec import UNSET
 
 from nousd.daemon.commands.pages import page_of
@@ -18,6 +17,7 @@ from nousd.machine.policy.rules import allowed, denied_or_asked, rules_of
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.records import EventFilter
 from nousd.wire import commands
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands.subscribe import cursor
@@ -191,9 +191,7 @@ async def _expired(services: Services, session_id: str | None) -> list[ExpiredRe
         for stored in await services.store.events_after(
             call.asked_seq - 1, EventFilter(), limit=1, bytes_max=0, until=call.asked_seq
         ):
-            request = msgspec.json.decode(
-                decode_event(stored.line).payload, type=PermissionRequested
-            )
+            request = decode_json(decode_event(stored.line).payload, type=PermissionRequested)
             expired.append(ExpiredRequest(request=request, by=call.by))
     return expired
 

@@ -16,6 +16,7 @@ import msgspec
 
 from nousd.machine.session.state import SessionState
 from nousd.store.records import EventFilter, StoredEvent
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import FROZEN_EVENTS
 
@@ -34,7 +35,7 @@ class _Start(msgspec.Struct):
     v1_scope: bool = False
 
 
-_start_decoder: Final = msgspec.json.Decoder(_Start)
+_start_decoder: Final = json_decoder(_Start)
 
 
 class V1Scope:

@@ -14,6 +14,7 @@ from nousd.daemon.eventlog.log_walk import for_each_event
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import decode_event, encode_json
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import DELTA_EVENTS, FROZEN_EVENTS
@@ -48,7 +49,7 @@ async def error_of(store: Store, run_id: str) -> events.Error | None:
     await for_each_event(store, wanted, found.append)
     if not found:
         return None
-    return msgspec.json.decode(decode_event(found[-1].line).payload, type=events.Error)
+    return decode_json(decode_event(found[-1].line).payload, type=events.Error)
 
 
 async def _summarised(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
@@ -86,7 +87,7 @@ class _Summary:
 
     def add(self, stored: StoredEvent) -> None:
         event = decode_event(stored.line)
-        payload = msgspec.json.decode(event.payload)
+        payload = decode_json(event.payload)
         self._look_for_outcome(event.type, payload)
         if event.type not in FROZEN_EVENTS:
             return

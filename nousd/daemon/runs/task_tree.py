@@ -21,6 +21,7 @@ from nousd.daemon.policy.requests import status_of
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.events import Event
 from nousd.wire.events.base import TurnKey
 from nousd.wire.objects.workers import Origin
@@ -151,7 +152,7 @@ def is_of_task(event: Event) -> bool:
     """Return whether an event of a run repeats a request of a task below it."""
     if isinstance(event, events.Status):
         name, _, facts = event.message.partition(": ")
-        return name in _ASKING and isinstance(msgspec.json.decode(facts).get("origin"), dict)
+        return name in _ASKING and isinstance(decode_json(facts).get("origin"), dict)
     return isinstance(event, ASKS + ENDS) and event.origin is not UNSET
 
 

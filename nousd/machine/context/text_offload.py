@@ -20,6 +20,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json, scrub
 from nousd.wire.limits import DELTA_BYTES_MAX, EVENT_TEXT_BYTES_MAX, TOOL_PREVIEW_CHARS_MAX
 from nousd.wire.objects.entries import Entry, MessageEntry, ToolCall
@@ -285,7 +286,7 @@ def _with_text(holder: T, wholes: Wholes) -> T:
 
 def _with_args(call: ToolCall, wholes: Wholes) -> ToolCall:
     data = wholes.get(call.args_ref) if isinstance(call.args_ref, str) else None
-    return call if data is None else msgspec.structs.replace(call, args=msgspec.json.decode(data))
+    return call if data is None else msgspec.structs.replace(call, args=decode_json(data))
 
 
 def as_logged(logged: Entry, decided: Entry) -> Entry:

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from nousd.wire.codec.decoding import decode_json, json_decoder
 from nousd.wire.codec.envelope import decode_event, encode_event_tail, event_in, number_event
 from nousd.wire.commands.subscribe import cursor
 
@@ -54,7 +55,7 @@ def owner_of(line: Line) -> str:
 
 
 def _owner(line: Line) -> _Owner:
-    return msgspec.json.decode(decode_event(line.line).payload, type=_Owner)
+    return decode_json(decode_event(line.line).payload, type=_Owner)
 
 
 def has_deltas(end: Line) -> bool:
@@ -109,7 +110,7 @@ class _DeltaLine(msgspec.Struct, frozen=True):
     payload: _Told
 
 
-_decoder: Final = msgspec.json.Decoder(_DeltaLine)
+_decoder: Final = json_decoder(_DeltaLine)
 
 
 def _joined(newest_first: Sequence[Line]) -> Joined:

@@ -17,6 +17,7 @@ from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.http.hosted import Call, HostedProvider, ModelsPage
 from nousd.providers.interface import Blobs
+from nousd.wire.codec.decoding import decode_json
 
 DEFAULT_API_BASE: Final = "https://api.anthropic.com"
 DEFAULT_MODEL: Final = "claude-sonnet-5-5"
@@ -54,7 +55,7 @@ class AnthropicProvider(HostedProvider):
 
     @staticmethod
     def read_models(body: bytes) -> ModelsPage:
-        page = msgspec.json.decode(body, type=_Models)
+        page = decode_json(body, type=_Models)
         next_path = None
         if page.has_more and page.last_id:
             next_path = f"{AnthropicProvider.models_path}&after_id={quote(page.last_id, safe='')}"

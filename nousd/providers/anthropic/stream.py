@@ -25,6 +25,7 @@ from nousd.providers.interface import (
     TextDelta,
     UsageSoFar,
 )
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"max_tokens", "model_context_window_exceeded"})
@@ -81,7 +82,7 @@ class _Event(msgspec.Struct):
 class MessagesAnswer(Answer[_Event]):
     """The state of the answer so far."""
 
-    chunks: ClassVar = msgspec.json.Decoder(_Event)
+    chunks: ClassVar = json_decoder(_Event)
 
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__(names)

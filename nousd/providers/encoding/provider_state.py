@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-import msgspec
-
 from nousd.errors import ProviderError
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import is_nested_too_deep, scrub
 from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 
@@ -24,7 +23,7 @@ def storable(data: dict[str, Any]) -> dict[str, Any] | None:
     text = scrub(json.dumps(data, ensure_ascii=False)).encode()
     if is_nested_too_deep(text):
         return None
-    stored: dict[str, Any] = msgspec.json.decode(text)
+    stored: dict[str, Any] = decode_json(text)
     return stored
 
 

@@ -23,6 +23,7 @@ import msgspec
 
 from nousd.errors import ProviderError
 from nousd.providers.interface import ToolCallPiece
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import scrub, utf8_size
 from nousd.wire.limits import NAME_CHARS_MAX, TOOL_ARGUMENTS_CHARS_MAX, TOOL_CALLS_MAX
 
@@ -136,6 +137,6 @@ def _as_text(arguments: Any) -> str:
 
 def _is_object(text: str) -> bool:
     try:
-        return isinstance(msgspec.json.decode(text), dict)
+        return isinstance(decode_json(text), dict)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False

@@ -16,6 +16,7 @@ from nousd.providers.gemini.stream import GeminiAnswer
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.http.hosted import Call, HostedProvider, ModelsPage
 from nousd.providers.interface import Blobs
+from nousd.wire.codec.decoding import decode_json
 
 DEFAULT_MODEL: Final = "gemini-flash-latest"
 """An alias that always means an existing model: the vendor retires models after about a year."""
@@ -54,7 +55,7 @@ class GeminiProvider(HostedProvider):
 
     @staticmethod
     def read_models(body: bytes) -> ModelsPage:
-        page = msgspec.json.decode(body, type=_Page)
+        page = decode_json(body, type=_Page)
         names = tuple(
             model.name.removeprefix("models/")
             for model in page.models

@@ -29,6 +29,7 @@ from nousd.providers.interface import (
     TextDelta,
     UsageSoFar,
 )
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
@@ -91,7 +92,7 @@ class GeminiChunk(msgspec.Struct, rename="camel"):
 class GeminiAnswer(Answer[GeminiChunk]):
     """The state of the answer so far."""
 
-    chunks: ClassVar = msgspec.json.Decoder(GeminiChunk)
+    chunks: ClassVar = json_decoder(GeminiChunk)
 
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__(names)

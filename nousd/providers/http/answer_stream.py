@@ -22,6 +22,7 @@ from nousd.errors import ProviderError
 from nousd.providers.encoding.tool_calls import CallAssembler
 from nousd.providers.http.sse import SseParser
 from nousd.providers.interface import Finished, Piece
+from nousd.wire.codec.decoding import convert
 from nousd.wire.codec.envelope import scrub
 from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
@@ -235,7 +236,7 @@ class AnswerStream(Generic[Chunk]):
         try:
             # The standard library takes lone surrogates; ``WholeText`` sees to them.
             value = json.loads(payload.decode("utf-8", "replace"))
-            return msgspec.convert(value, decoder.type)
+            return convert(value, decoder.type)
         except (ValueError, msgspec.MsgspecError, RecursionError):
             return None
 

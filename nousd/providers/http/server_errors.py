@@ -15,6 +15,7 @@ import msgspec
 
 from nousd.errors import ContextOverflow, ProviderError
 from nousd.providers.http.failure_category import failure_category
+from nousd.wire.codec.decoding import decode_json
 
 ERROR_BODY_BYTES_MAX: Final = 64 * 1024
 """Maximum bytes of an error's body that are read, and kept as ``ProviderError.raw``."""
@@ -216,7 +217,7 @@ def error_from_object(value: Any) -> ProviderError:
 
 def _fault_in_body(body: bytes) -> Fault:
     try:
-        return read_fault(msgspec.json.decode(body))
+        return read_fault(decode_json(body))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         text = " ".join(body.decode("utf-8", "replace").split())
         # A page of HTML says less than the status.

@@ -15,6 +15,7 @@ from nousd.providers.http.hosted import Call, HostedProvider, ModelsPage
 from nousd.providers.interface import Blobs
 from nousd.providers.openai.request import chat_body
 from nousd.providers.openai.stream import ChatAnswer
+from nousd.wire.codec.decoding import decode_json
 
 DEFAULT_API_BASE: Final = "https://api.openai.com/v1"
 DEFAULT_MODEL: Final = "gpt-5-mini"
@@ -50,7 +51,7 @@ class OpenAIProvider(HostedProvider):
 
     @staticmethod
     def read_models(body: bytes) -> ModelsPage:
-        listed = msgspec.json.decode(body, type=ListedModels)
+        listed = decode_json(body, type=ListedModels)
         return ModelsPage(tuple(model.id for model in listed.data))
 
 

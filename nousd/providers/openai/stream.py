@@ -16,6 +16,7 @@ from nousd.providers.encoding.tool_calls import CallFragment
 from nousd.providers.http.answer_stream import Answer, count_in
 from nousd.providers.http.server_errors import error_from_object
 from nousd.providers.interface import Piece, ReasoningDelta, TextDelta
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.objects.entries import Usage
 
 CUT_REASONS: Final = frozenset({"length", "max_tokens", "model_length"})
@@ -70,7 +71,7 @@ class _Chunk(msgspec.Struct):
 class ChatAnswer(Answer[_Chunk]):
     """The state of the answer so far."""
 
-    chunks: ClassVar = msgspec.json.Decoder(_Chunk)
+    chunks: ClassVar = json_decoder(_Chunk)
 
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__(names)

@@ -24,6 +24,7 @@ from nousd.providers.http.lenient_json import as_list, as_object, as_text
 from nousd.providers.http.server_errors import error_from_object
 from nousd.providers.interface import Piece, ReasoningDelta, ReasoningKept, TextDelta
 from nousd.providers.openai_responses.request import DIALECT
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 _BETWEEN_SUMMARIES: Final = "\n\n"
@@ -85,7 +86,7 @@ class _Item:
 class ResponsesAnswer(Answer[ResponsesEvent]):
     """The state of the answer so far."""
 
-    chunks: ClassVar = msgspec.json.Decoder(ResponsesEvent)
+    chunks: ClassVar = json_decoder(ResponsesEvent)
 
     def __init__(self, names: Mapping[str, str]) -> None:
         super().__init__(names)

@@ -40,6 +40,7 @@ from nousd.runtimes.message_writer import MessageWriter
 from nousd.runtimes.native.metering import Meter
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire import events
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import is_nested_too_deep
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.objects.entries import ReasoningBlock, StopReason, ToolCall
@@ -251,7 +252,7 @@ def _arguments(raw: str) -> dict[str, Any]:
     if not raw.strip():
         return {}
     try:
-        args = None if is_nested_too_deep(raw.encode()) else msgspec.json.decode(raw)
+        args = None if is_nested_too_deep(raw.encode()) else decode_json(raw)
     except (msgspec.MsgspecError, UnicodeError):
         args = None
     return args if isinstance(args, dict) else {RAW_ARGUMENTS: raw}

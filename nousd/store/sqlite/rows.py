@@ -18,11 +18,12 @@ from nousd.machine.session.usage import with_call
 from nousd.store.sqlite import branching, deleting
 from nousd.store.sqlite.blocks import INPUTS_PENDING, all_of_session
 from nousd.store.sqlite.many_rows import ManyRows
+from nousd.wire.codec.decoding import decode_json, json_decoder
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.events import UsageReported
 from nousd.wire.objects.entries import UsageTotals
 
-_settings_decoder: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_settings_decoder: Final = json_decoder(dict[str, msgspec.Raw])
 
 
 def apply(connection: apsw.Connection, changes: Iterable[row_changes.RowChange]) -> None:
@@ -343,7 +344,7 @@ def _add_call(
     row = connection.execute(f"SELECT usage_totals FROM {table} WHERE {where}", (id,)).fetchone()  # noqa: S608
     if row is None:
         return
-    so_far = None if row[0] is None else msgspec.json.decode(row[0], type=UsageTotals)
+    so_far = None if row[0] is None else decode_json(row[0], type=UsageTotals)
     connection.execute(
         f"UPDATE {table} SET usage_totals = ? WHERE {where}",  # noqa: S608
         (_text(with_call(so_far, call)), id),

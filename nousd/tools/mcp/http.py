@@ -23,6 +23,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.process.message_limits import Pace, ValuesOfLines
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _CONNECT_SECONDS: Final = 30.0
@@ -231,6 +232,6 @@ class Answers:
 
 def _message_of(request: httpx2.Request) -> _Message:
     try:
-        return msgspec.json.decode(request.content, type=_Message)
+        return decode_json(request.content, type=_Message)
     except (httpx2.RequestNotRead, msgspec.MsgspecError):
         return _Message()

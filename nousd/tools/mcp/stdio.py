@@ -21,6 +21,7 @@ from nousd.errors import ToolServerFailed
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
 from nousd.tools.process.supervisor import supervised_conversation
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
 _WRITES_WAITING_MAX: Final = 64
@@ -112,7 +113,7 @@ def _decoded(line: bytes) -> SessionMessage | None:
 def _as_error(line: bytes) -> SessionMessage | None:
     """Return an error instead of an invalid answer, so that nobody waits for it."""
     try:
-        answer = msgspec.json.decode(line, type=_Answer)
+        answer = decode_json(line, type=_Answer)
     except (msgspec.DecodeError, RecursionError):
         return None
     fault = mcp_types.ErrorData(

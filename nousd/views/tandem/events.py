@@ -17,13 +17,14 @@ from nousd.views.tandem import message_events, session_events
 from nousd.views.tandem.frames import Envelope, Frame, LoggedEvent, Renderers
 from nousd.views.tandem.runs import to_run_frame
 from nousd.views.tandem.values import milliseconds
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import decode_event
 from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import EVENT_TYPES
 
 _RENDERERS: Final[Renderers] = {**session_events.RENDERERS, **message_events.RENDERERS}
 
-_DECODERS: Final = {EVENT_TYPES[struct]: msgspec.json.Decoder(struct) for struct in _RENDERERS}
+_DECODERS: Final = {EVENT_TYPES[struct]: json_decoder(struct) for struct in _RENDERERS}
 
 
 class _TandemView:

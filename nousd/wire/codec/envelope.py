@@ -26,6 +26,7 @@ from typing import Any, Final, NoReturn, TypeVar
 import msgspec
 
 from nousd.errors import InvalidCommand, InvalidCursor, InvalidPayload, WireError
+from nousd.wire.codec.decoding import convert, decode_json, json_decoder
 from nousd.wire.codec.validation import describe_fault, describe_missing_field, json_type
 from nousd.wire.commands import COMMANDS, LENIENT, Command
 from nousd.wire.events import EVENT_TYPES, EVENTS, Event
@@ -57,7 +58,7 @@ class _Envelope(msgspec.Struct):
 
 _OBJECT: Final = ord("{")
 
-_envelope_decoder: Final = msgspec.json.Decoder(_Envelope)
+_envelope_decoder: Final = json_decoder(_Envelope)
 _encoder: Final = msgspec.json.Encoder()
 _payload_decoders: Final[dict[type[Command], msgspec.json.Decoder[Any]]] = {}
 
@@ -218,7 +219,7 @@ def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
     """
     decoder = _payload_decoders.get(struct)
     if decoder is None:
-        decoder = _payload_decoders[struct] = msgspec.json.Decoder(struct)
+        decoder = _payload_decoders[struct] = json_decoder(struct)
     try:
         decoded: C = decoder.decode(payload)
     except _FAILURES:
@@ -244,7 +245,7 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
             continue
         value = values[field.name]
         try:
-            accepted[field.name] = msgspec.convert(value, field.type)
+            accepted[field.name] = convert(value, field.type)
         except msgspec.ValidationError as error:
             if not _counts_as_absent(value, field, struct):
                 fault = InvalidCursor if field.type == OptionalCursor else InvalidPayload
@@ -344,7 +345,7 @@ class EventLine(msgspec.Struct, frozen=True):
     ts: str
 
 
-_event_decoder: Final = msgspec.json.Decoder(EventLine)
+_event_decoder: Final = json_decoder(EventLine)
 
 
 def decode_event(line: bytes) -> EventLine:
@@ -354,5 +355,5 @@ def decode_event(line: bytes) -> EventLine:
 
 def event_in(line: EventLine) -> Event:
     """Return the event of a line as its struct."""
-    event: Event = msgspec.json.decode(line.payload, type=EVENTS[line.type])
+    event: Event = decode_json(line.payload, type=EVENTS[line.type])
     return event

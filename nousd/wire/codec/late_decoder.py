@@ -13,6 +13,8 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from nousd.wire.codec.decoding import json_decoder
+
 T = TypeVar("T")
 
 
@@ -28,8 +30,8 @@ class LateDecoder(Generic[T]):
         _unbuilt.append(self)
 
     def build(self) -> None:
-        """Build it. Two threads may do so at once; either result is good."""
-        self.decode = msgspec.json.Decoder(self._kind).decode
+        """Build it. Two threads may do so, one after the other; either result is good."""
+        self.decode = json_decoder(self._kind).decode
 
     def _build_and_decode(self, line: bytes | str | msgspec.Raw) -> T:
         self.build()

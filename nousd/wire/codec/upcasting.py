@@ -25,6 +25,7 @@ from typing import Final
 import msgspec
 
 from nousd.errors import StoreError, StoreTooNew
+from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.codec.envelope import EventLine, decode_event
 
 EVENT_SCHEMA_VERSION: Final = 4
@@ -91,4 +92,4 @@ STEPS: Final[dict[int, dict[str, Step]]] = {
 }
 """version -> type -> function from a payload of this version to one of the next."""
 
-_payload_decoder: Final = msgspec.json.Decoder(Payload)
+_payload_decoder: Final = json_decoder(Payload)

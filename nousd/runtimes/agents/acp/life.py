@@ -39,6 +39,7 @@ from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
 from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.objects.entries import Usage
 from nousd.wire.objects.todos import Todo
 
@@ -148,7 +149,7 @@ class AcpLife(AgentLife):
         try:
             answer = await self._rpc.call("session/prompt", params, seconds=math.inf)
             HEARD.set(bytes(answer))
-            ended = msgspec.json.decode(answer, type=messages.PromptEnded)
+            ended = decode_json(answer, type=messages.PromptEnded)
         except RpcError as error:
             # Some answer a cancelled prompt with an error.
             self.end_turn(
@@ -218,7 +219,7 @@ class AcpLife(AgentLife):
             return
         try:
             if method == "session/update":
-                said = msgspec.json.decode(params, type=messages.Notification)
+                said = decode_json(params, type=messages.Notification)
                 if said.session_id == self.agent_session_id:
                     await self._take_update(listener, said.update)
                     return
@@ -227,11 +228,11 @@ class AcpLife(AgentLife):
         await listener.unknown(bytes(params))
 
     async def _take_update(self, listener: AgentListener, update: Raw) -> None:
-        head = msgspec.json.decode(update, type=messages.UpdateHead)
+        head = decode_json(update, type=messages.UpdateHead)
         known = self._takers.get(head.session_update)
         if known is not None:
             kind, taker = known
-            await taker(listener, msgspec.json.decode(update, type=kind))
+            await taker(listener, decode_json(update, type=kind))
         elif head.session_update not in _PASSED_OVER:
             await listener.unknown(bytes(update))
 
@@ -293,7 +294,7 @@ class AcpLife(AgentLife):
         """See ``Peer.answer``."""
         if method != "session/request_permission":
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
-        asked = msgspec.json.decode(params, type=messages.PermissionAsked)
+        asked = decode_json(params, type=messages.PermissionAsked)
         may_run = await self._may_run(asked)
         self._has_denied |= not may_run
         if self.is_stopping:

@@ -13,6 +13,7 @@ from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.interface import Resume, Start
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.told_transcript import told
+from nousd.wire.codec.decoding import decode_json
 
 _T = TypeVar("_T")
 
@@ -170,7 +171,7 @@ class Opening:
 
     async def _call(self, method: str, kind: type[_T], **params: Any) -> _T:
         answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
-        return msgspec.json.decode(answer, type=kind)
+        return decode_json(answer, type=kind)
 
     async def _ask(self, method: str, **params: Any) -> None:
         await self._rpc.call(method, params, seconds=ANSWER_SECONDS)

@@ -17,6 +17,7 @@ from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.runtimes.agents.tools.mcp_tools import SERVER
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
 
@@ -132,7 +133,7 @@ def _account(file: Path) -> str:
     """Return the account that the program names in its settings, which have no keys; empty if none."""
     try:
         with file.open("rb") as settings:
-            known = msgspec.json.decode(settings.read(_SETTINGS_BYTES_MAX), type=_Settings)
+            known = decode_json(settings.read(_SETTINGS_BYTES_MAX), type=_Settings)
     except (OSError, msgspec.DecodeError):
         return ""
     address = known.account.address if known.account is not None else ""

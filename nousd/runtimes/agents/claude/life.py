@@ -32,6 +32,7 @@ from nousd.runtimes.agents.told_transcript import told
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
+from nousd.wire.codec.decoding import convert, decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
 
@@ -155,11 +156,11 @@ class ClaudeLife(AgentLife):
     async def take(self, line: bytes) -> None:
         """See ``AgentLife.take``."""
         try:
-            head = msgspec.json.decode(readable(line), type=messages.Head)
+            head = decode_json(readable(line), type=messages.Head)
             known = self._takers.get(head.type)
             if known is not None:
                 kind, taker = known
-                await taker(msgspec.json.decode(line, type=kind))
+                await taker(decode_json(line, type=kind))
                 return
         except msgspec.DecodeError:
             head = messages.Head("")
@@ -252,7 +253,7 @@ class ClaudeLife(AgentLife):
             if answer.subtype == "error":
                 self.end(AgentFailed(f"it refused to be initialized: {answer.error}"))
             else:
-                told = msgspec.json.decode(answer.response, type=messages.Initialized)
+                told = decode_json(answer.response, type=messages.Initialized)
                 self.models = tuple(model.value for model in told.models)
             self._is_ready.set()
 
@@ -299,7 +300,7 @@ class ClaudeLife(AgentLife):
 
     async def _before_tool(self, asked: messages.Asked) -> Any:
         """Answer the hook before a tool call: ours are judged when they are made, others here."""
-        told = msgspec.convert(asked.input, messages.HookInput, strict=False)
+        told = convert(asked.input, messages.HookInput, strict=False)
         listener, ours = self.listener, self._names.get(told.tool_name)
         call = AgentCall(
             agent_call_id=told.tool_use_id, name=ours or told.tool_name, args=told.tool_input
@@ -333,7 +334,7 @@ class ClaudeLife(AgentLife):
         return allowed if against is None else {"behavior": "deny", "message": against}
 
     async def _mcp_message(self, asked: messages.Asked) -> Any:
-        message = msgspec.json.decode(asked.message, type=messages.McpMessage)
+        message = decode_json(asked.message, type=messages.McpMessage)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": 0 if message.id is None else message.id}
         if message.id is None:
             return {"mcp_response": {**answer, "result": {}}}

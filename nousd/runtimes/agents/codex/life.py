@@ -27,6 +27,7 @@ from nousd.runtimes.agents.interface import (
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
 from nousd.runtimes.agents.tools.mcp_tools import mcp_name
+from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
 
@@ -160,7 +161,7 @@ class CodexLife(AgentLife):
 
     async def _ask(self, method: str, result: type[_Result], **params: Any) -> _Result:
         answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
-        return msgspec.json.decode(answer, type=result)
+        return decode_json(answer, type=result)
 
     def _know_turn(self, turn_id: str) -> None:
         self._turn_id = turn_id
@@ -188,7 +189,7 @@ class CodexLife(AgentLife):
         try:
             if known is not None:
                 kind, taker = known
-                note = msgspec.json.decode(params, type=kind)
+                note = decode_json(params, type=kind)
                 if getattr(note, "thread_id", "") in ("", self.agent_session_id):
                     await taker(note)
                 return
@@ -301,7 +302,7 @@ class CodexLife(AgentLife):
         if known is None:
             raise RpcError(METHOD_NOT_FOUND, f"{method} is not known here")
         kind, answer = known
-        return await answer(msgspec.json.decode(params, type=kind))
+        return await answer(decode_json(params, type=kind))
 
     async def _run_tool(self, asked: messages.ToolCall) -> Any:
         listener = self.listener

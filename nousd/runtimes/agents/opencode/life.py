@@ -42,6 +42,7 @@ from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallPara
 from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
 from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
+from nousd.wire.codec.decoding import decode_json
 
 if TYPE_CHECKING:
     from nousd.runtimes.agents.opencode.client import Client
@@ -187,7 +188,7 @@ class OpencodeLife(AgentLife):
             raise await self._fail(failure) from failure
 
     async def _get(self, kind: type[_T], method: str, path: str, body: Any = None) -> _T:
-        return msgspec.json.decode(await self._ask(method, path, body), type=kind)
+        return decode_json(await self._ask(method, path, body), type=kind)
 
     async def _offer_tools(self) -> None:
         server = await self._nursery.start(serve_tools, self._mcp)
@@ -258,9 +259,9 @@ class OpencodeLife(AgentLife):
         HEARD.set(said)
         listener = self.listener
         try:
-            event = msgspec.json.decode(readable(said), type=messages.Event)
+            event = decode_json(readable(said), type=messages.Event)
             known = self._takers.get(event.type)
-            note = msgspec.json.decode(event.properties, type=known[0] if known else messages.Note)
+            note = decode_json(event.properties, type=known[0] if known else messages.Note)
             if listener is None or note.session_id != self.agent_session_id:
                 return
             if known is not None:

@@ -14,6 +14,7 @@ import msgspec
 from nousd.net.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from nousd.runtimes.agents.interface import AgentTool
 from nousd.tools.interface import ToolResult
+from nousd.wire.codec.decoding import decode_json
 
 SERVER: Final = "nousd"
 """The name of the server, as agents and their models see it."""
@@ -57,7 +58,7 @@ class McpTools:
         """
         match method:
             case "initialize":
-                asked = msgspec.json.decode(params, type=_InitializeParams)
+                asked = decode_json(params, type=_InitializeParams)
                 return {
                     "protocolVersion": asked.protocol_version,
                     "capabilities": {"tools": {}},
@@ -68,7 +69,7 @@ class McpTools:
             case "tools/list":
                 return {"tools": [self._described(name) for name in self._tools]}
             case "tools/call":
-                return await self._call(msgspec.json.decode(params, type=ToolCallParams))
+                return await self._call(decode_json(params, type=ToolCallParams))
             case _:
                 raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
 

@@ -18,6 +18,7 @@ from nousd.runtimes.agents.time_limits import REPORT_SECONDS
 from nousd.runtimes.agents.tools.call_reports import ServerCall, ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, mcp_name
 from nousd.tools.interface import ToolResult
+from nousd.wire.codec.decoding import convert
 from nousd.wire.codec.envelope import encode_json
 
 _CALLS_MAX: Final = 1000
@@ -195,7 +196,7 @@ def _server_call(told: ToolCall) -> ServerCall | None:
     if told.meta is None or not told.meta.is_mcp_tool_call:
         return None
     try:
-        return msgspec.convert(told.raw_input, ServerCall)
+        return convert(told.raw_input, ServerCall)
     except msgspec.ValidationError:
         return None
 
