@@ -317,7 +317,8 @@ class ClaudeLife(AgentLife):
             self._own_calls[told.tool_use_id] = call, trio.current_time()
             return {}
         against = await listener.may_run(call)
-        if against is None:
+        # The program may have ended the turn meanwhile: then the call is none of the next turn's.
+        if against is None and self.listener is listener:
             self._own_calls[told.tool_use_id] = call, trio.current_time()
         return _decision("allow", "") if against is None else _decision("deny", against)
 
