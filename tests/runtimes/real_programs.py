@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,7 +73,7 @@ class RealProgram:
     @property
     def folder(self) -> Path:
         """Return the folder in which it is installed."""
-        return CACHE / f"{self.name}-{self.version}"
+        return CACHE / f"{self.binary}-{self.version}"
 
     @property
     def path(self) -> Path:
@@ -266,7 +266,7 @@ CODEX_ACP: Final = RealProgram(
 # --- OpenCode --------------------------------------------------------------------------------
 
 
-def _opencode(around: Surroundings) -> dict[str, str]:
+def _opencode_settings(around: Surroundings) -> dict[str, Any]:
     modalities = {"input": ["text", "image"], "output": ["text"]}
     model = {"name": "m", "attachment": True, "reasoning": True, "modalities": modalities}
     provider = {
@@ -274,14 +274,35 @@ def _opencode(around: Surroundings) -> dict[str, str]:
         "options": {"baseURL": f"{around.origin}/v1", "apiKey": _KEY},
         "models": {"m": model},
     }
-    settings = {
+    return {
         "model": "stub/m",
         "autoupdate": False,
         "share": "disabled",
         "provider": {"stub": provider},
         "agent": {"title": {"disable": True}},
-        "permission": {"*": "ask" if around.has_own_tools else "deny", "nousd_*": "allow"},
     }
+
+
+def _opencode_user(around: Surroundings) -> None:
+    settings = json.dumps(_opencode_settings(around))
+    write(around.home / "opencode" / "opencode.json", settings)
+
+
+OPENCODE: Final = RealProgram(
+    name="opencode",
+    package="opencode-ai",
+    version="1.18.33",
+    binary="opencode",
+    kind="opencode",
+    variables=lambda around: {"XDG_CONFIG_HOME": str(around.home)},
+    prepare=_opencode_user,
+    shell=("bash", _described),
+)
+
+
+def _opencode_acp(around: Surroundings) -> dict[str, str]:
+    rights = {"*": "ask" if around.has_own_tools else "deny", "nousd_*": "allow"}
+    settings = {**_opencode_settings(around), "permission": rights}
     return {
         "OPENCODE_CONFIG_CONTENT": json.dumps(settings),
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
@@ -290,15 +311,13 @@ def _opencode(around: Surroundings) -> dict[str, str]:
     }
 
 
-OPENCODE: Final = RealProgram(
-    name="opencode",
-    package="opencode-ai",
-    version="1.18.33",
-    binary="opencode",
+OPENCODE_ACP: Final = replace(
+    OPENCODE,
+    name="opencode-acp",
     kind="acp",
-    variables=_opencode,
+    variables=_opencode_acp,
     words=lambda _: ("acp",),
-    shell=("bash", _described),
+    prepare=lambda _: None,
 )
 
 # --- Gemini CLI ------------------------------------------------------------------------------
@@ -354,5 +373,6 @@ GEMINI: Final = RealProgram(
 )
 
 PROGRAMS: Final = {
-    program.name: program for program in (CLAUDE, CODEX, OPENCODE, GEMINI, CLAUDE_ACP, CODEX_ACP)
+    program.name: program
+    for program in (CLAUDE, CODEX, OPENCODE, GEMINI, OPENCODE_ACP, CLAUDE_ACP, CODEX_ACP)
 }

@@ -26,12 +26,13 @@ from nousd.runtimes.agents.acp.agent import Acp
 from nousd.runtimes.agents.claude.agent import Claude
 from nousd.runtimes.agents.codex.agent import Codex
 from nousd.runtimes.agents.interface import Agent
+from nousd.runtimes.agents.opencode.agent import Opencode
 from nousd.runtimes.agents.tools._tools_main import TOKEN_VARIABLE
 from tests.harness.daemon import Event
 from tests.harness.stub_model import stub_model
 from tests.runtimes.acting_model import acting
 from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench
-from tests.runtimes.programs import player, recorder
+from tests.runtimes.programs import http_player, http_recorder, player, recorder
 from tests.runtimes.real_programs import RealProgram, Surroundings, binaries, node_folder, write
 
 FOLDER: Final = Path(__file__).resolve().parents[2] / "fixtures" / "runtimes"
@@ -43,7 +44,15 @@ RULES: Final = (
     Rule("deny", "write(secret*)", "the scene"),
 )
 
-_KINDS: Final[dict[str, Callable[..., Agent]]] = {"acp": Acp, "claude": Claude, "codex": Codex}
+_KINDS: Final[dict[str, Callable[..., Agent]]] = {
+    "acp": Acp,
+    "claude": Claude,
+    "codex": Codex,
+    "opencode": Opencode,
+}
+_OVER_HTTP: Final = frozenset({"opencode"})
+"""The kinds whose programs are servers."""
+
 _WORK: Final = "/recorded/work"
 _HOME: Final = "/recorded/user"
 _ORIGIN: Final = "http://model.recorded"
@@ -129,7 +138,7 @@ async def _events(bench: RuntimeBench) -> list[Event]:
 
 def path_of(program: RealProgram, scene: str) -> Path:
     """Return the file of a recording."""
-    return FOLDER / program.folder.name / f"{scene}.ndjson"
+    return FOLDER / f"{program.name}-{program.version}" / f"{scene}.ndjson"
 
 
 async def record(program: RealProgram, scene: str) -> Path:
@@ -142,7 +151,8 @@ async def record(program: RealProgram, scene: str) -> Path:
         path = os.pathsep.join([str(binaries(node_folder())), os.environ["PATH"]])
         own = {"PATH": path, "HOME": str(folder), "TMPDIR": str(folder)}
         variables = {**program.variables(around), **own}
-        words = [sys.executable, "-I", "-S", recorder.__file__, str(file), str(program.path)]
+        between = http_recorder if program.kind in _OVER_HTTP else recorder
+        words = [sys.executable, "-I", "-S", between.__file__, str(file), str(program.path)]
         agent = _KINDS[program.kind](program.name, [*words, *program.words(around)], variables)
         async with _bench(work, agent) as bench:
 
@@ -169,6 +179,7 @@ def _scrubbed(text: str, around: Surroundings, program: RealProgram) -> str:
     for found, instead in {
         str(around.work): _WORK,
         str(around.home): _HOME,
+        str(around.work)[1:]: _WORK[1:],
         str(around.home).replace("/", "-"): "-recorded-user",
         around.origin: _ORIGIN,
         str(program.folder): "/recorded/program",
@@ -177,14 +188,16 @@ def _scrubbed(text: str, around: Surroundings, program: RealProgram) -> str:
     }.items():
         text = text.replace(found, instead)
     text = re.sub(r'"[^"]*/nousd-tools-[^"]+"', '"/recorded/tools/socket"', text)
-    return re.sub(rf'({TOKEN_VARIABLE}", "value": ")[^"]+', r"\1token-of-the-tools", text)
+    token = rf'({TOKEN_VARIABLE}"(?:, "value")?: ")[^"]+'
+    return re.sub(token, r"\1token-of-the-tools", text)
 
 
 async def play(file: Path, kind: str, folder: Path) -> tuple[list[Event], list[Event]]:
     """Play a recording through the adapter; return the events of then and those of now."""
     work, marks = folder / "work", folder / "marks"
     marks.mkdir()
-    words = [sys.executable, "-I", "-S", player.__file__, str(file), str(marks)]
+    instead = http_player if kind in _OVER_HTTP else player
+    words = [sys.executable, "-I", "-S", instead.__file__, str(file), str(marks)]
     agent = _KINDS[kind](file.parent.name.rpartition("-")[0], words, {})
     async with _bench(work, agent) as bench:
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,6 +28,8 @@ LEARNED_CHARS_MIN = 8
 
 def shape(message: Any) -> tuple[Any, ...]:
     """Return what a message is recognized by: what it asks for, or what it answers."""
+    if "verb" in message:
+        return (message["verb"], message["path"])
     if "method" in message:
         return ("method", message["method"])
     if "type" in message:
@@ -37,18 +39,18 @@ def shape(message: Any) -> tuple[Any, ...]:
 
 
 class Received:
-    """The messages of one stream that nobody has waited for yet."""
+    """The messages that nobody has waited for yet."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, messages: Iterable[Any]) -> None:
         self._messages: list[Any] = []
         self._changed = threading.Condition()
         self._is_over = False
-        threading.Thread(target=self._read, args=[stream], daemon=True).start()
+        threading.Thread(target=self._read, args=[messages], daemon=True).start()
 
-    def _read(self, stream: IO[bytes]) -> None:
-        for line in stream:
+    def _read(self, messages: Iterable[Any]) -> None:
+        for message in messages:
             with self._changed:
-                self._messages.append(json.loads(line))
+                self._messages.append(message)
                 self._changed.notify_all()
         with self._changed:
             self._is_over = True
@@ -69,16 +71,20 @@ class Received:
 
 
 class Player:
-    """Plays one recording."""
+    """Plays one recording.
 
-    def __init__(self, marks: Path) -> None:
+    Args:
+        to: what the program is sent.
+    """
+
+    def __init__(self, marks: Path, to: Received | None = None) -> None:
         self._marks = marks
-        self._to = Received(sys.stdin.buffer)
+        self._to = to or Received(_messages(sys.stdin.buffer))
         self._names: dict[str, str] = {}
         self._ids: dict[Any, Any] = {}
         self._tools: IO[bytes] | None = None
         self._tools_from: Received | None = None
-        self._server: dict[str, Any] = {}
+        self._server: tuple[list[str], dict[str, str]] = ([], {})
 
     def play(self, entries: Iterable[dict[str, Any]]) -> None:
         """Play entries, and then wait for the end of the input."""
@@ -86,7 +92,7 @@ class Player:
             ((name, what),) = entry.items()
             match name:
                 case "from":
-                    _send(sys.stdout.buffer, self._as_now(what))
+                    self._say(self._as_now(what))
                 case "to":
                     self._learn(what, self._to.like(what))
                 case "tools_to":
@@ -96,6 +102,12 @@ class Player:
                     self._tools_from.like(what)
                 case "mark":
                     (self._marks / what).touch()
+        self._wait_for_the_end()
+
+    def _say(self, message: Any) -> None:
+        _send(sys.stdout.buffer, message)
+
+    def _wait_for_the_end(self) -> None:
         self._to.like({"type": "the end of the input"})
 
     def _as_now(self, recorded: Any) -> Any:
@@ -112,23 +124,29 @@ class Player:
             self._ids[recorded["id"]] = actual["id"]
         servers = actual.get("params", {}).get("mcpServers") if "params" in actual else None
         if isinstance(servers, list) and servers:
-            (self._server,) = servers
+            (server,) = servers
+            variables = {each["name"]: each["value"] for each in server["env"]}
+            self._server = ([server["command"], *server["args"]], variables)
         for before, now in _differences(recorded, actual):
             self._names.setdefault(json.dumps(before)[1:-1], json.dumps(now)[1:-1])
 
     def _started_tools(self) -> IO[bytes]:
         if self._tools is None:
-            variables = {each["name"]: each["value"] for each in self._server["env"]}
+            command, variables = self._server
             program = subprocess.Popen(
-                [self._server["command"], *self._server["args"]],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, **variables},
             )
             assert program.stdin is not None
             assert program.stdout is not None
-            self._tools, self._tools_from = program.stdin, Received(program.stdout)
+            self._tools, self._tools_from = program.stdin, Received(_messages(program.stdout))
         return self._tools
+
+
+def _messages(stream: IO[bytes]) -> Iterator[Any]:
+    return (json.loads(line) for line in stream)
 
 
 def _differences(recorded: Any, actual: Any) -> Iterator[tuple[str, str]]:
@@ -152,7 +170,7 @@ def _send(stream: IO[bytes], message: Any) -> None:
     stream.flush()
 
 
-def main(path: str, marks: str) -> None:
+def main(player: Callable[[Path], Player], path: str, marks: str) -> None:
     """Play the next life that was recorded; the rest of the file is what came of it."""
     lives: list[list[dict[str, Any]]] = []
     for line in Path(path).read_text(encoding="utf-8").splitlines():
@@ -164,10 +182,10 @@ def main(path: str, marks: str) -> None:
     for number, entries in enumerate(lives):
         with contextlib.suppress(FileExistsError):
             (Path(marks) / f"life-{number}").touch(exist_ok=False)
-            Player(Path(marks)).play(entries)
+            player(Path(marks)).play(entries)
             return
     sys.exit("player: it was not started so often")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(Player, sys.argv[1], sys.argv[2])
