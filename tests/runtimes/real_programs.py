@@ -284,8 +284,7 @@ def _opencode_settings(around: Surroundings) -> dict[str, Any]:
 
 
 def _opencode_user(around: Surroundings) -> None:
-    settings = json.dumps(_opencode_settings(around))
-    write(around.home / "opencode" / "opencode.json", settings)
+    write(around.home / "opencode" / "opencode.json", _opencode_settings(around))
 
 
 OPENCODE: Final = RealProgram(
