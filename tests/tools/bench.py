@@ -169,11 +169,18 @@ def lifeline(path: Path) -> Iterator[Lifeline]:
 
 
 def supervising(
-    control: socket.socket, script: str, cwd: Path, *, grace_seconds: float = 0.5, changes: str = ""
+    control: socket.socket,
+    script: str,
+    cwd: Path,
+    *,
+    grace_seconds: float = 0.5,
+    is_holder: bool = False,
+    changes: str = "",
 ) -> list[str]:
     """Return the command line of a process that supervises a shell script.
 
     Args:
+        is_holder: whether the shell only holds what it starts.
         changes: code that runs before, with the module ``supervisor``.
     """
     job = {
@@ -181,7 +188,7 @@ def supervising(
         "cwd": str(cwd),
         "environment": {"PATH": os.environ["PATH"]},
         "grace_seconds": grace_seconds,
-        "limits": (False, 0, 0, 0),
+        "limits": (is_holder, 0, 0, 0),
         "control": control.fileno(),
         "asks_on": -1,
         "places": [],

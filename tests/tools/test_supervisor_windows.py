@@ -4,12 +4,13 @@ to last, by stopping or killing a process right there.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ LONG_SECONDS = 40.0
 
 SOON_SECONDS = 20
 """What happens without the grace period has happened by then, on any machine."""
+
+PTRACE_DETACH = 17
+PTRACE_SEIZE = 0x4206
+PTRACE_O_TRACEEXIT = 0x40
 
 ENV = {"PATH": os.environ["PATH"]}
 
@@ -94,6 +99,30 @@ async def commanded(
 
 def children(parent: int) -> list[int]:
     return [process.id for process in descendants(parent) if process.parent == parent]
+
+
+async def number_in(file: Path) -> int:
+    """Return the number that a command writes into a file, once it is there."""
+    while not (said := said_in(file)).endswith("\n"):  # noqa: ASYNC110
+        await trio.sleep(0.01)
+    return int(said)
+
+
+def said_in(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+@contextmanager
+def held_at_its_end(process: int) -> Iterator[None]:
+    """Have a process that ends stop, for the length of the block, with nothing left that it could do."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.ptrace(PTRACE_SEIZE, process, None, ctypes.c_long(PTRACE_O_TRACEEXIT)) == 0
+    try:
+        yield
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        libc.ptrace(PTRACE_DETACH, process, None, None)
 
 
 def unconfined(script: str) -> SandboxedProcess:
@@ -217,6 +246,63 @@ async def test_a_command_ends_within_the_bound_though_its_supervisor_is_stopped(
         await line.wait_ready(3)
         os.kill(found, signal.SIGSTOP)
     await line.wait_gone()
+
+
+# Leaves two generations of processes behind, as bubblewrap does when the command has left some.
+HOLDING = """
+import os, signal, sys
+line = os.open(sys.argv[1], os.O_WRONLY)
+if not os.fork():
+    if not os.fork():
+        os.write(line, b"ready\\n")
+    signal.pause()
+os.read(os.open(sys.argv[2], os.O_RDONLY), 1)
+"""
+
+
+async def test_what_a_holder_leaves_is_gone_when_its_end_is_told(
+    tmp_path: Path, line: Lifeline
+) -> None:
+    go_on = tmp_path / "go on"
+    os.mkfifo(go_on)
+    argv = [sys.executable, "-I", "-S", "-c", HOLDING, str(line.path), str(go_on)]
+    held = SandboxedProcess(argv=argv, env=ENV, is_holder=True)
+    async with commanded(held, tmp_path, LONG_SECONDS) as (_, found):
+        await line.wait_ready(1)
+        (holder,) = children(found)
+        go_on.write_bytes(b"x")
+        await gone(holder)
+    await line.wait_gone()
+
+
+PATIENT = "supervisor.HOLDER_SECONDS = supervisor.KILLING_SECONDS_MAX = 1000"
+
+
+async def test_an_end_is_told_while_the_first_process_of_a_namespace_still_dies(
+    tmp_path: Path,
+) -> None:
+    go_on = tmp_path / "go on"
+    os.mkfifo(go_on)
+    script = 'sleep 1000 & echo $! >first; read go <"go on"'
+    daemon, control = socket.socketpair()
+    with control, daemon:
+        process = await trio.lowlevel.open_process(
+            supervising(control, script, tmp_path, is_holder=True, changes=PATIENT),
+            cwd=REPOSITORY,
+            pass_fds=[control.fileno()],
+        )
+        control.close()
+        told = trio.socket.from_stdlib_socket(daemon.dup())
+        with trio.fail_after(SOON_SECONDS), told:
+            first = await number_in(tmp_path / "first")
+            with held_at_its_end(first):
+                go_on.write_text("on\n")
+                said = b""
+                while b"exited 0" not in said:
+                    said += await told.recv(64)
+                assert state(first) == "t"
+            await process.wait()
+        assert not is_alive(first)
 
 
 HANDING_ON = """

@@ -10,7 +10,9 @@ and after a grace period SIGKILL, when
 - someone sends it SIGTERM.
 
 Only when the last process is gone does it report the exit code. So the end of a call is never delayed
-by a child that keeps the output open, and never comes before its last effect.
+by a child that keeps the output open, and never comes before its last effect. The first process of a
+sandbox's PID namespace counts as gone when it is killed and has no child: it takes milliseconds to give
+its namespaces back, and can do nothing else.
 
 A sandbox may leave some system calls of the command to it (``call_decider``); they are decided in a
 thread of their own, so that no number of them keeps it from the above.

@@ -134,6 +134,8 @@ def run(job: Job) -> None:
         _say(control, f"exceeded {exceeded}")
     command.end(0 if exceeded else job["grace_seconds"])
     _say(control, f"exited {command.code}")
+    # The server would take for a stray what is still dying.
+    command.wait_reaped()
 
 
 def become_subreaper() -> None:
@@ -272,6 +274,7 @@ class Command:
         self._wake = wake
         self._limits = limits
         self._started = started
+        self._is_dying = False
         self.code: int | None = None
 
     def wait_until_over_or(self, control: socket.socket) -> str | None:
@@ -329,14 +332,24 @@ class Command:
             select.select([self._wake], [], [], seconds_left if seconds_left > 0 else 0.01)
             self._signals()
 
+    def wait_reaped(self) -> None:
+        """Return when every process has been reaped, or has been dying for too long."""
+        deadline = time.monotonic() + KILLING_SECONDS_MAX
+        while self._is_dying and not self._reap() and (left := deadline - time.monotonic()) > 0:
+            select.select([self._wake], [], [], left)
+            self._signals()
+
     def _dies_with_holder(self) -> bool:
-        """Return whether nothing is left soon after a holder has ended: the kernel kills what it held,
-        sooner than we could find it among all processes of the machine.
+        """Return whether nothing is left that could do anything, soon after a holder has ended: the
+        kernel kills what it held, sooner than we could find it among all processes of the machine.
         """
         if not self._limits.is_holder or self.code is None:
             return False
         deadline = time.monotonic() + HOLDER_SECONDS
         while (left := deadline - time.monotonic()) > 0:
+            if _only_first_ones_are_left():
+                self._is_dying = True
+                return True
             select.select([self._wake], [], [], left)
             self._signals()
             if self._reap():
@@ -420,6 +433,28 @@ def descendants(root: int, spared: Collection[int] = ()) -> Iterator[Process]:
         if found.id not in spared:
             yield found
             ahead.extend(children.get(found.id, ()))
+
+
+def _only_first_ones_are_left() -> bool:
+    """Kill the first processes of the namespaces that a dead holder has left to us, and return whether
+    they have nobody below them any more; False where the kernel does not tell.
+
+    Such a process takes milliseconds to die, in which it gives its namespaces back, and does nothing
+    else: what is killed begins no other process, and all that runs in its namespace is below it.
+    """
+    try:
+        first_ones = _children(os.getpid())
+        for process in first_ones:
+            os.kill(process, signal.SIGKILL)
+        return not any(map(_children, first_ones))
+    except OSError:
+        return False
+
+
+def _children(process: int) -> list[int]:
+    """Return the children of a process that has one thread."""
+    with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
+        return [int(child) for child in file.read().split()]
 
 
 def _own_bytes(process: int) -> int:
