@@ -1,9 +1,10 @@
-"""The agent that an editor talks to: its requests, and the sessions that it has open."""
+"""The agent that an editor talks to: the requests of version 1 of the protocol, each answered with the
+sessions that the editor has open.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -14,11 +15,12 @@ from msgspec import Raw
 
 from nousd import __version__
 from nousd.acp_server import requests
+from nousd.acp_server.open_sessions import OpenSessions, real
 from nousd.acp_server.prompts import FAILED
 from nousd.acp_server.servers import Handed, handed_in
 from nousd.acp_server.session import OpenSession
 from nousd.client.client import Client
-from nousd.errors import AgentFailed, ClientError, ConnectionLost, DaemonUnreachable, Refused
+from nousd.errors import AgentFailed, ClientError, DaemonUnreachable, Refused
 from nousd.net.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -32,15 +34,10 @@ from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json, scrub
 
 PROTOCOL_VERSION: Final = 1
-SESSIONS_MAX: Final = 64
-"""Most sessions that one editor has open; each has a connection to the daemon."""
 
 _NOT_FOUND: Final = -32002
 _PAGE_ROWS: Final = 50
-_SOURCE: Final = "acp"
 _NAME_CHARS_MAX: Final = 256
-_DELETE_SECONDS: Final = 30.0
-_GLANCE_SECONDS: Final = 0.05
 
 _CODES: Final = {"session_not_found": _NOT_FOUND, "invalid_payload": INVALID_PARAMS}
 """The code of a refusal -> that of its error; ``FAILED`` for all others."""
@@ -66,14 +63,9 @@ class Agent:
         ensure: Callable[[], Awaitable[None]],
     ) -> None:
         self.rpc = JsonRpc(write, self, nursery, withdrawal="$/cancel_request")
-        self._daemon = daemon
         self._write = write
         self._nursery = nursery
-        self._ensure = ensure
-        self._starting = trio.Lock()
-        self._open: dict[str, OpenSession] = {}
-        self._client_id = _SOURCE
-        self._abilities = requests.ClientCapabilities()
+        self._sessions = OpenSessions(daemon, self.rpc, nursery, ensure)
         self._methods: dict[str, Callable[[Raw], Awaitable[Any]]] = {
             "initialize": self._initialize,
             "authenticate": self._authenticate,
@@ -107,23 +99,15 @@ class Agent:
             return await handler(params)
         except DaemonUnreachable:
             # It has ended since, and would be started by any other client too.
-            await self._require_daemon()
+            await self._sessions.require_daemon()
             return await handler(params)
-
-    async def _require_daemon(self) -> None:
-        """Start the daemon, unless it runs by now. Raises ClientError."""
-        async with self._starting:
-            try:
-                await self._daemon.request("ping", {})
-            except (DaemonUnreachable, ConnectionLost):
-                await self._ensure()
 
     async def hear(self, method: str, params: Raw) -> None:
         """Take a notification of the editor; one that is unknown or cannot be read is ignored."""
         with suppress(msgspec.DecodeError, UnicodeError):
             if method == "session/cancel":
                 wanted = _decoded(params, requests.OfSession)
-                if session := self._open.get(wanted.session_id):
+                if session := self._sessions.get(wanted.session_id):
                     await self._nursery.start(session.cancel)
             elif method == "$/cancel_request":
                 self.rpc.withdraw(params)
@@ -151,14 +135,13 @@ class Agent:
 
     def close(self) -> None:
         """Leave all sessions; what runs in them goes on."""
-        for session in self._open.values():
-            session.close()
+        self._sessions.leave()
 
     async def _initialize(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.Initialize)
-        self._abilities = wanted.client_capabilities
+        self._sessions.abilities = wanted.client_capabilities
         if wanted.client_info is not None and wanted.client_info.name:
-            self._client_id = wanted.client_info.name[:_NAME_CHARS_MAX]
+            self._sessions.client_id = wanted.client_info.name[:_NAME_CHARS_MAX]
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentInfo": {"name": "nousd", "title": "nousd", "version": __version__},
@@ -178,11 +161,7 @@ class Agent:
 
     async def _new(self, params: Raw) -> FollowedResult:
         wanted = _decoded(params, requests.NewSession)
-        servers = _servers_of(wanted)
-        made = await self._asked(
-            "new_session", {"workspace": wanted.cwd, "activate": False, "source": _SOURCE}
-        )
-        session = await self._opened(made["session_id"], servers)
+        session = await self._sessions.new(wanted.cwd, _servers_of(wanted))
         return await self._begun(session, sessionId=session.id)
 
     async def _load(self, params: Raw) -> FollowedResult:
@@ -193,6 +172,12 @@ class Agent:
     async def _resume(self, params: Raw) -> FollowedResult:
         return await self._begun(await self._reopened(params))
 
+    async def _reopened(self, params: Raw) -> OpenSession:
+        wanted = _decoded(params, requests.OldSession)
+        return await self._sessions.reopen(
+            wanted.session_id, _servers_of(wanted), folder=wanted.cwd
+        )
+
     async def _begun(self, session: OpenSession, **keys: str) -> FollowedResult:
         """Return the answer to a request that opens a session, which begins behind it."""
         options = await session.options()
@@ -201,99 +186,43 @@ class Agent:
 
     async def _list(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.ListSessions)
-        folder = None if wanted.cwd is None else _real(wanted.cwd)
+        folder = None if wanted.cwd is None else real(wanted.cwd)
         filters = {"workspace": folder, "before": wanted.cursor}
         given = {key: value for key, value in filters.items() if value is not None}
-        page = await self._asked("list_sessions", {"limit": _PAGE_ROWS, "archived": False, **given})
+        page = await self._sessions.ask(
+            "list_sessions", {"limit": _PAGE_ROWS, "archived": False, **given}
+        )
         rows = page["sessions"]
         more = {"nextCursor": rows[-1]["session_id"]} if page["has_more"] and rows else {}
         return {"sessions": [_info(row) for row in rows], **more}
 
     async def _close(self, params: Raw) -> dict[str, Any]:
-        session = self._open.pop(_decoded(params, requests.OfSession).session_id, None)
-        if session is not None:
-            await session.cancel()
-            await session.take_back_servers()
-            session.close()
+        await self._sessions.close(_decoded(params, requests.OfSession).session_id)
         return {}
 
     async def _delete(self, params: Raw) -> dict[str, Any]:
-        session_id = _decoded(params, requests.OfSession).session_id
-        deletion = {"session_id": session_id, "abort": True}
-        with trio.move_on_after(_DELETE_SECONDS):
-            while not (await self._asked("delete_session", deletion))["deleted"]:  # noqa: ASYNC110
-                await trio.sleep(
-                    _GLANCE_SECONDS
-                )  # its run is being stopped, which has no event here
-            if session := self._open.pop(session_id, None):
-                session.close()
-            return {}
-        raise RpcError(FAILED, "the session is not deleted: its run does not end")
+        await self._sessions.delete(_decoded(params, requests.OfSession).session_id)
+        return {}
 
     async def _set_option(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.SetOption)
-        session = await self._session(wanted.session_id)
+        session = await self._sessions.required(wanted.session_id)
         return {"configOptions": await session.set_option(wanted.config_id, wanted.value)}
 
     async def _set_mode(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.SetMode)
-        session = await self._session(wanted.session_id)
+        session = await self._sessions.required(wanted.session_id)
         await session.set_mode(wanted.mode_id)
         return {}
 
     async def _prompt(self, params: Raw) -> dict[str, Any]:
         wanted = _decoded(params, requests.Prompt)
         # Without a wait, where the session is open: prompts and cancellations keep their order.
-        session = self._alive(wanted.session_id) or await self._session(wanted.session_id)
-        return {"stopReason": await session.prompt(wanted.prompt)}
-
-    async def _reopened(self, params: Raw) -> OpenSession:
-        wanted = _decoded(params, requests.OldSession)
-        servers = _servers_of(wanted)
-        open_one = self._open.pop(wanted.session_id, None)
-        if open_one is not None:
-            open_one.close(RpcError(FAILED, "the session was opened again"))
-            await open_one.take_back_servers(but=servers)
-        return await self._opened(wanted.session_id, servers, folder=wanted.cwd)
-
-    async def _session(self, session_id: str) -> OpenSession:
-        """Return a session; it is opened if it is not, such as after the daemon was away for long."""
-        session = self._alive(session_id)
+        session = self._sessions.get(wanted.session_id)
         if session is None:
-            session = await self._opened(session_id)
-            session.begin()
-        return session
-
-    def _alive(self, session_id: str) -> OpenSession | None:
-        session = self._open.get(session_id)
-        return None if session is None or session.is_over else session
-
-    async def _opened(
-        self, session_id: str, servers: tuple[Handed, ...] = (), *, folder: str | None = None
-    ) -> OpenSession:
-        state = await self._asked("get_state", {"session_id": session_id})
-        if folder is not None and _real(folder) != state["workspace"]:
-            raise RpcError(
-                INVALID_PARAMS, f"the session works in {state['workspace']}, not in {folder}"
-            )
-        self._open = {id: each for id, each in self._open.items() if not each.is_over}
-        if len(self._open) >= SESSIONS_MAX:
-            raise RpcError(FAILED, f"{SESSIONS_MAX} sessions are open: close one first")
-        session = self._open[session_id] = OpenSession(
-            self._daemon,
-            self.rpc,
-            state,
-            client_id=self._client_id,
-            abilities=self._abilities,
-            servers=servers,
-            require_daemon=self._require_daemon,
-        )
-        self._nursery.start_soon(session.run)
-        return session
-
-    async def _asked(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Ask the daemon. Raises ClientError."""
-        return (await self._daemon.request(command, payload)).payload
+            session = await self._sessions.required(wanted.session_id)
+        async with session.prompt(wanted.prompt) as prompt:
+            return {"stopReason": await prompt.ended()}
 
 
 def _decoded(params: Raw, struct: type[P]) -> P:
@@ -309,14 +238,6 @@ def _id_in(line: bytes) -> int | str | None:
         if isinstance(said, dict) and isinstance(said.get("id"), int | str):
             return scrub(said["id"]) if isinstance(said["id"], str) else said["id"]
     return None
-
-
-def _real(folder: str) -> str:
-    """Return a folder as the daemon names it: with links resolved. Raises RpcError."""
-    try:
-        return os.path.realpath(folder)
-    except ValueError as error:  # a NUL
-        raise RpcError(INVALID_PARAMS, f"cwd: {error}") from None
 
 
 def _servers_of(wanted: requests.NewSession) -> tuple[Handed, ...]:

@@ -68,6 +68,13 @@ class Prompt:
         return self.outcome
 
 
+def ended_prompt() -> Prompt:
+    """Return the prompt that has no turn."""
+    prompt = Prompt("")
+    prompt.settle("end_turn")
+    return prompt
+
+
 class Prompts:
     """The prompts of one session that are not over."""
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import trio
@@ -17,7 +17,7 @@ import trio
 from nousd.acp_server.asking import ENDS, Asking
 from nousd.acp_server.content import PromptContent, attachments_of, content_of
 from nousd.acp_server.options import SETTINGS, command_for, options_of
-from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason
+from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason, ended_prompt
 from nousd.acp_server.requests import Block, ClientCapabilities
 from nousd.acp_server.servers import Handed, SessionServers
 from nousd.acp_server.tool_calls import is_changing
@@ -164,27 +164,29 @@ class OpenSession:
         """Send updates from now on; the editor knows the session by now."""
         self._is_announced.set()
 
-    async def prompt(self, blocks: Iterable[Block]) -> StopReason:
-        """Say something to the model, after what was said before; return why its turn ended.
+    @asynccontextmanager
+    async def prompt(self, blocks: Iterable[Block]) -> AsyncIterator[Prompt]:
+        """Say something to the model, after what was said before. In the block the daemon has it, and
+        ``Prompt.ended`` tells why its turn ended; a block that is cancelled gives it up.
 
         Raises:
-            RpcError: the daemon refuses it, or the run failed.
+            RpcError: the daemon refuses it.
             ClientError: the daemon is gone.
         """
         content = content_of(blocks, self._folder)
         command, _, rest = content.text.partition(" ")
         if command == _COMPACT:
             await self._compact(rest.strip())
-            return "end_turn"
+            yield ended_prompt()
+            return
         prompt = self._prompts.begin(uuid.uuid4().hex)
-        is_accepted = False
         try:
             async with self._sending:
                 await self._followed()
                 await self._servers.ready()
                 if not prompt.is_over.is_set():
-                    is_accepted = await self._hand_in(prompt, content)
-            return await prompt.ended() if is_accepted or prompt.is_over.is_set() else "end_turn"
+                    await self._hand_in(prompt, content)
+            yield prompt
         except trio.Cancelled:
             # An editor that is closed leaves its runs going on.
             if not self._scope.cancel_called:
@@ -244,8 +246,8 @@ class OpenSession:
             while not self._events.is_connected:  # noqa: ASYNC110  a rare wait, without an event
                 await trio.sleep(_GLANCE_SECONDS)
 
-    async def _hand_in(self, prompt: Prompt, content: PromptContent) -> bool:
-        """Send a prompt; return whether it has a turn that ends."""
+    async def _hand_in(self, prompt: Prompt, content: PromptContent) -> None:
+        """Send a prompt; one that an extension has answered is over with that."""
         command, _, rest = content.text.partition(" ")
         steers = command == _STEER and bool(rest.strip())
         payload: dict[str, Any] = {
@@ -261,8 +263,7 @@ class OpenSession:
         if "handled_by" in accepted:
             if accepted["reply"]:
                 await self._send(chunk("agent_message_chunk", accepted["reply"]))
-            return False
-        return True
+            prompt.settle("end_turn")
 
     async def _compact(self, instruction: str) -> None:
         given = {"instruction": instruction} if instruction else {}
