@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents.guest import Guest
+from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.spaces import (
     OwnVariables,
     Spaces,
@@ -30,6 +31,13 @@ GIVEN = {"A_KEY": "secret", "A_FOLDER": "/of/the/user", "A_PROXY": "http://proxy
 NAMESPACES = st.from_regex(r"default|user:[A-Za-z0-9_.@+-]{1,64}", fullmatch=True)
 
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
+
+
+NOTHING = Hidden()
+
+
+def names_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
 
 
 def mode(path: Path) -> int:
@@ -146,9 +154,11 @@ async def test_what_a_killed_daemon_left_is_removed(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def looked(guest: Guest, home: Path | None, work: Path, words: str) -> str:
+def looked(
+    guest: Guest, home: Path | None, work: Path, words: str, hidden: Hidden = NOTHING
+) -> str:
     """Return what a guest sees."""
-    argv = guest.argv(["/bin/sh", "-c", words], work, has_tools=True, home=home)
+    argv = guest.argv(["/bin/sh", "-c", words], work, has_tools=True, home=home, hidden=hidden)
     return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
 
 
@@ -172,6 +182,20 @@ async def test_a_guest_sees_its_own_home_and_no_other_log_in(tmp_path: Path) -> 
         assert looked(guest, one, work, words).split() == ["user-a"]
         assert mode(one / "made") == 0o600
     assert looked(guest, None, work, f"cat {user}/.claude/key; ls {state}") == "of the user"
+
+
+@needs_bubblewrap
+def test_programs_do_not_meet_in_a_folder_where_others_of_their_kind_do(tmp_path: Path) -> None:
+    meeting, missing = tmp_path / "meeting", tmp_path / "missing"
+    meeting.mkdir()
+    (meeting / "socket of another").write_text("")
+    guest = Guest(lambda: shutil.which("bwrap"), ())
+    hidden = Hidden(meeting=(meeting, missing, tmp_path / "no" / "folder"))
+    words = f"ls {meeting} {missing}; touch {meeting}/own {missing}/own; ls {meeting}"
+    assert looked(guest, None, tmp_path, words, hidden).split()[-1] == "own"
+    assert names_in(meeting) == ["socket of another"]
+    assert names_in(missing) == []
+    assert mode(missing) == 0o700
 
 
 @needs_bubblewrap

@@ -11,6 +11,7 @@ user's own. What it makes is private, also where nothing is covered.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -77,6 +78,7 @@ class Guest(NamedTuple):
         return [
             *(program, "--dev-bind", "/", "/"),
             *(word for path in covered for word in _cover(path)),
+            *(word for path in hidden.meeting if _is_made(path) for word in _cover(path)),
             # Root could take the covers away.
             *("--cap-drop", "ALL"),
             *own,
@@ -99,7 +101,16 @@ class Guest(NamedTuple):
             )
 
 
+def _is_made(folder: Path) -> bool:
+    """Return whether a folder is there; if not, it is made. One that bubblewrap would make for its own
+    mount could be listed by others, and programs may refuse it later.
+    """
+    with suppress(OSError):
+        folder.mkdir(0o700, exist_ok=True)
+    return folder.is_dir()
+
+
 def _cover(path: Path) -> tuple[str, ...]:
     if path.is_dir():
-        return "--tmpfs", str(path)
+        return "--perms", "0700", "--tmpfs", str(path)
     return "--ro-bind", "/dev/null", str(path)

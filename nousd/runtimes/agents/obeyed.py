@@ -25,10 +25,13 @@ class Hidden(NamedTuple):
     Args:
         code: by which it would start code: where they cannot be hidden, it is not started.
         texts: which it would tell its model: hidden where that is possible.
+        meeting: folders in which programs of its kind find each other: each has its own where that is
+            possible, and one that does not exist is made.
     """
 
     code: Sequence[Path] = ()
     texts: Sequence[Path] = ()
+    meeting: Sequence[Path] = ()
 
 
 def obeyed_in(workdir: Path, names: Iterable[str]) -> Sequence[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.runtimes.agents.tools.mcp_tools import SERVER
+from nousd.tools.environment import allowed_environment
 from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
@@ -35,6 +37,9 @@ OWN_VARIABLES: Final = OwnVariables(
 
 _SETTINGS_BYTES_MAX: Final = 16 * 1024 * 1024
 _ADDRESS: Final = r"[^\s@]{1,100}@[^\s@]{1,150}"
+
+_TEMPORARY: Final = "/tmp"  # noqa: S108 - the program's own choice
+_SOCKETS: Final = "cc-socks"
 
 _QUIET: Final = {
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -113,9 +118,14 @@ class Claude:
         """See ``Agent.session_basis``."""
         return ""
 
-    def hidden(self, start: Start) -> Hidden:  # noqa: ARG002
-        """See ``Agent.hidden``."""
-        return Hidden()
+    def hidden(self, start: Start) -> Hidden:
+        """See ``Agent.hidden``. Programs on one machine write to each other over sockets that each makes
+        in such a folder, where its temporary files are.
+        """
+        given = {**allowed_environment(), **self.variables(start)}
+        temporary = given.get("CLAUDE_CODE_TMPDIR") or given.get("TMPDIR") or _TEMPORARY
+        others = f"{_TEMPORARY}/{_SOCKETS}-{os.getuid()}"
+        return Hidden(meeting=(Path(temporary, _SOCKETS), Path(others)))
 
     def life(
         self,
