@@ -164,6 +164,11 @@ async def get_weekday(services: Services, _command: commands.GetWeekday) -> Repl
         '    "metrics": Verb("get_metrics", "Show metrics of the daemon\'s process."),\n',
         '    "weekday": Verb("get_weekday", "Show the weekday in UTC."),\n',
     )
+    copy.insert(
+        "nousd/cli/nousctl/command_tree.py",
+        '            "metrics": "metrics",\n',
+        '            "weekday": "weekday",\n',
+    )
     copy.write("fixtures/conversations/get_weekday.ndjson", WEEKDAY_CONVERSATION)
     copy.append(
         "protocol/behaviours.toml",
@@ -177,7 +182,8 @@ async def get_weekday(services: Services, _command: commands.GetWeekday) -> Repl
     copy.only_changed(places_of("Add a command"))
     copy.passes("tests/test_conversations.py", "-k", "get_weekday")
     copy.passes("tests/wire/test_protocol_complete.py", "tests/wire/test_protocol_document.py")
-    copy.passes("tests/test_behaviours.py", "tests/test_import_rules.py", "tests/cli/test_verbs.py")
+    copy.passes("tests/test_behaviours.py", "tests/test_import_rules.py")
+    copy.passes("tests/cli/test_verbs.py", "tests/cli/test_command_tree.py")
     assert copy.run("-m", "scripts.generation", "--check").returncode == 0
 
 
