@@ -4,20 +4,38 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 import urllib.parse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nousd import redaction
 from nousd.errors import ConfigError
 from nousd.redaction.known import SECRET_CHARS_MIN, secret_variables, spellings_of
 from nousd.redaction.redactor import Redactor
 from nousd.redaction.rules import RULES, may_name_secret, names_secret, user_rules
 from tests.harness.planted import HARMLESS, MARK, PLANTED, Planted
+
+ROOM = Path(redaction.__file__).parent
+REMOVES = re.compile(r"secrets\.(redact_output\w*|stream|text_stream)\(|redactor\.redact\w*\(")
+
+
+def test_the_rooms_docstring_lists_every_module_that_removes_secrets() -> None:
+    listed = re.findall(r"``([a-z_.]+)``", redaction.__doc__ or "")
+    removing = [
+        ".".join(path.relative_to(ROOM.parent).with_suffix("").parts)
+        for path in ROOM.parent.rglob("*.py")
+        if ROOM not in path.parents and REMOVES.search(path.read_text(encoding="utf-8"))
+    ]
+    assert len(removing) > 10
+    places = tuple(f"{name}." for name in listed)
+    assert [name for name in removing if not f"{name}.".startswith(places)] == []
 
 
 def test_every_occurrence_of_every_secret_is_replaced() -> None:
