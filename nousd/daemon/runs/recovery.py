@@ -3,6 +3,9 @@
 The events of an open run, or of a client's open call, go through the same lifecycle tracker as when
 they were made, and the same ``closing_events`` close them. The usage of an unfinished model call is
 counted. Nothing runs again by itself; inputs that were not consumed stay pending.
+
+It runs at the daemon's start (``app``), and for one session before ``sessions.registry`` reads it from
+the log. After a failed commit ``runs.registry`` asks for that session as soon as its run is over.
 """
 
 from __future__ import annotations

@@ -61,8 +61,6 @@ _CONFLICT_SECONDS: Final = 1.0
 class RunHost(DeliveringHost):
     """One active run. It implements ``RunTurnHost`` for its runtime.
 
-    ``scope`` is the cancel scope of its task; ``stop`` cancels it.
-
     Args:
         others: the registry that the run is in.
         parent: the run whose call of ``task`` it carries out.
