@@ -128,9 +128,17 @@ class _Messages(Dialect):
                     yield from _text_items([block], "user")
 
     def _tools(self) -> Iterator[str]:
-        # Those that the model would have to search for are not shown to it.
-        tools = self.request.get("tools", ())
-        return (tool["name"] for tool in tools if not tool.get("defer_loading"))
+        # Those that the model would have to search for are not shown to it, until they are added.
+        added = {
+            block["tool"]["name"]
+            for message in self.request["messages"]
+            if isinstance(message["content"], list)
+            for block in message["content"]
+            if block["type"] == "tool_addition"
+        }
+        for tool in self.request.get("tools", ()):
+            if tool["name"] in added or not tool.get("defer_loading"):
+                yield tool["name"]
 
     def _parts(self, spoken: Sequence[Spoken]) -> Iterator[Part]:
         usage = {"input_tokens": 11, "output_tokens": 1}

@@ -13,6 +13,7 @@ ROWS: Final = {
     "flood": "2,000 deltas are whole",
     "what it was given": "the input and the tools of each turn are in the log",
     "MCP transport": "a call of our tool passes the gate, and the model has its result",
+    "MCP servers": "tools of the session's own servers are offered, and pass the gate as ours do",
     "only our tools": "the model is offered no others",
     "parallel calls": "calls of one message are all carried out, their brackets apart",
     "tool approve": "a call waits for the user, and runs when allowed",

@@ -24,6 +24,7 @@ from nousd.runtimes.agents.interface import (
 )
 from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.told_transcript import spoken
+from nousd.runtimes.agents.tools.mcp_tools import mcp_name
 from nousd.runtimes.native.loop import NativeRuntime
 from nousd.wire.objects.entries import Usage
 from nousd.wire.objects.runtimes import AuthFacts, ResumeModel
@@ -51,6 +52,7 @@ class ScriptedLife(AgentLife):
         super().__init__()
         self._start, self._resume = start, resume
         self._rpc = JsonRpc(write, self, nursery, marks_version=False)
+        self._names = {mcp_name(tool.name): tool.name for tool in start.tools}
 
     async def begin(self) -> None:
         resume = self._resume
@@ -82,7 +84,8 @@ class ScriptedLife(AgentLife):
     async def answer(self, method: str, params: msgspec.Raw) -> Any:
         """See ``Peer.answer``."""
         said = msgspec.json.decode(params, type=_Asked)
-        call = AgentCall(agent_call_id=said.id, name=said.tool, args=said.args)
+        name = self._names.get(said.tool, said.tool) if method == "call" else said.tool
+        call = AgentCall(agent_call_id=said.id, name=name, args=said.args)
         if self.listener is None:
             return {"text": (await self.refuse_outside(call)).text}
         if method == "call":

@@ -8,7 +8,9 @@ where it ended when the program was last asked.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -25,7 +27,12 @@ from nousd.runtimes.agents.raw_lines import cleaned
 from nousd.runtimes.agents.spaces import Spaces
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.agents.time_limits import PLACE_SECONDS
-from nousd.runtimes.agents.tools.owned_tools import OwnedTools, offered
+from nousd.runtimes.agents.tools.offered_tools import (
+    OFFERED_BYTES_MAX,
+    OFFERED_MAX,
+    AgentTools,
+    offer_of,
+)
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
@@ -41,6 +48,9 @@ _ANEW: Final = "send the message again, or resume the session: the program is st
 
 _MODELS_MAX: Final = 200
 """Models of a program that are remembered."""
+
+_LEFT_OUT_TOLD: Final = 16
+"""Tools that a program is not offered and a warning names."""
 
 _INPUT_TYPE: Final = "application/json"
 
@@ -84,8 +94,8 @@ class AgentRuntime:
             redact=around.secrets.redact_output,
         )
         self._refused = around.refused
-        self._tools = OwnedTools(around.tools)
-        self._calls = CallRunner(lambda _: self._tools, around.hooks)
+        self._tools = around.tools
+        self._calls = CallRunner(partial(AgentTools, around.tools), around.hooks)
         self._bounds = around.bounds
         self._secrets = around.secrets
         self.version: str | UnsetType = UNSET
@@ -172,13 +182,14 @@ class AgentRuntime:
         )
 
     async def _start(self, host: AgentHost) -> Start:
-        active = frozenset(name for name in self._tools if host.tool_is_active(name))
+        offer = offer_of(AgentTools(self._tools, host.tracker.session_id), host.tool_is_active)
         instructions = await host.instructions()
         return Start(
             workdir=host.workdir,
             model=host.agent_model,
             instructions="\n\n".join(told.text for told in instructions if told.text),
-            tools=offered(self._tools, active),
+            tools=offer.tools,
+            left_out=offer.left_out,
             own_tools=self._own_tools,
             thinking=host.agent_thinking,
             namespace=host.runtime_namespace,
@@ -218,9 +229,10 @@ class AgentRuntime:
     ) -> AgentLife:
         async def waits(what: str) -> None:
             host.extend_idle_deadline(PLACE_SECONDS)
-            where = host.tracker.where
-            await host.stream(events.Warning(**where, code="agent_waits", message=what))
+            await _warn(host, "agent_waits", what)
 
+        if start.left_out:
+            await _warn(host, "agent_tools_left_out", _left_out(start.left_out))
         life = await self._lives.begin(host.tracker.session_id, start, resume, waits=waits)
         self.version = self._secrets.redact_output(life.version) or self.version
         told = tuple(map(self._secrets.redact_output, life.models[:_MODELS_MAX]))
@@ -287,3 +299,15 @@ class AgentRuntime:
                 input_hash=digest(data),
             )
         )
+
+
+async def _warn(host: AgentHost, code: str, message: str) -> None:
+    await host.stream(events.Warning(**host.tracker.where, code=code, message=message))
+
+
+def _left_out(names: Sequence[str]) -> str:
+    told = ", ".join([*names[:_LEFT_OUT_TOLD], *(["..."] if len(names) > _LEFT_OUT_TOLD else [])])
+    return (
+        f"the program is not offered {len(names)} tools of MCP servers: {told}. It is offered at most"
+        f" {OFFERED_MAX} tools, of {OFFERED_BYTES_MAX} bytes together"
+    )

@@ -318,7 +318,11 @@ class AgentTurn:
     # --- what the agent calls ----------------------------------------------------------------
 
     async def run_tool(self, call: AgentCall) -> ToolResult:
-        """See ``AgentListener.run_tool``. A call that the agent repeats is the same call."""
+        """See ``AgentListener.run_tool``."""
+        return await self._run(call, self._calls)
+
+    async def _run(self, call: AgentCall, gate: CallRunner) -> ToolResult:
+        """Carry out a call through a gate. One that the agent repeats is the same call."""
         if self._nursery is None:
             await self._life.refuse_outside(call)
             return STOPPED
@@ -327,7 +331,7 @@ class AgentTurn:
         opened = self._calls_by_id.get(key)
         if opened is None:
             opened = self._calls_by_id[key] = _OpenCall()
-            self._nursery.start_soon(self._heed, self._execute, call, args, opened)
+            self._nursery.start_soon(self._heed, self._execute, call, args, opened, gate)
         await opened.is_over.wait()
         return opened.result
 
@@ -349,9 +353,11 @@ class AgentTurn:
         await observe(self._host, announced, tool, told, seconds, attempt=attempt)
 
     async def may_run(self, call: AgentCall) -> str | None:
-        """See ``AgentListener.may_run``. While own tools are off the gate knows none of them."""
+        """See ``AgentListener.may_run``. While own tools are off the gate knows none of them, also where
+        one has the name of a tool that is offered.
+        """
         if self._life.facts_of is None:
-            return (await self.run_tool(call)).text
+            return (await self._run(call, self._calls.with_tools({}))).text
         if self._nursery is None:
             await self._life.refuse_outside(call)
             return STOPPED.text
@@ -377,13 +383,15 @@ class AgentTurn:
         own.refuse(result.text)
         own.is_written.set()
 
-    async def _execute(self, call: AgentCall, args: dict[str, Any], opened: _OpenCall) -> None:
+    async def _execute(
+        self, call: AgentCall, args: dict[str, Any], opened: _OpenCall, gate: CallRunner
+    ) -> None:
         async with self._running:
             announced, earlier = await self._announce(call, args)
             if self._host.has_pending_steer():
-                result = await self._calls.skip(self._host, announced, earlier)
+                result = await gate.skip(self._host, announced, earlier)
             else:
-                result = await self._calls.execute(self._host, announced, earlier)
+                result = await gate.execute(self._host, announced, earlier)
             # The agent acts on what it is told, so that is durable first.
             await self._host.wait_durable()
             opened.settle(result)

@@ -50,7 +50,9 @@ what it asks about is judged.
 
 
 class AgentTool(msgspec.Struct, frozen=True):
-    """A tool of ours as an agent is offered it. ``parameters`` is a JSON Schema of type object."""
+    """A tool of ours or of an MCP server as an agent is offered it, under our name. ``parameters`` is a
+    JSON Schema of type object.
+    """
 
     name: str
     description: str
@@ -77,7 +79,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         workdir: the folder of the session; resolved.
         model: the agent's name of a model; empty for its own default.
         instructions: the user's and the project's, for the program's system prompt.
-        tools: ours, which the program is offered.
+        tools: ours and those of MCP servers, which the program is offered.
+        left_out: the names of those for which there is no room.
         own_tools: the use of the program's own tools.
         thinking: one of the runtime's levels; empty for the program's own.
         namespace: whose log-in the program uses.
@@ -87,6 +90,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     instructions: str
     tools: tuple[AgentTool, ...]
+    left_out: tuple[str, ...] = ()
     own_tools: OwnTools = "off"
     thinking: str = ""
     namespace: str = DEFAULT_NAMESPACE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 import trio
@@ -10,7 +10,7 @@ import trio
 from nousd.runtimes.agents.boundary import Contain
 from nousd.runtimes.answer_room import AnswerBounds
 from nousd.runtimes.calls.hooks import CallHooks
-from nousd.tools.interface import Tool
+from nousd.tools.registry import ToolRegistry
 from nousd.tools.secrets_interface import Secrets
 from nousd.wire.objects.entries import ToolCall
 
@@ -29,7 +29,7 @@ class AgentSurroundings(NamedTuple):
 
     nursery: trio.Nursery
     contain: Contain
-    tools: Mapping[str, Tool]
+    tools: ToolRegistry
     hooks: CallHooks
     refused: Callable[[str, str, ToolCall], Awaitable[None]]
     bounds: AnswerBounds

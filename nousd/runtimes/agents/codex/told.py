@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -30,8 +29,6 @@ _ASKING: Final = ("shell_tool", "unified_exec")
 
 _UNASKED: Final = ("view_image",)
 """Features whose tools do not ask; what they did is told."""
-
-_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def program_settings(start: Start) -> Mapping[str, Any]:
@@ -128,7 +125,7 @@ def _items(entry: Entry) -> Iterable[Mapping[str, Any]]:
         for call in entry.tool_calls or ():
             yield {
                 "type": "function_call",
-                "name": _NOT_IN_NAMES.sub("_", call.name),
+                "name": mcp_name(call.name),
                 "arguments": encode_json(call.args).decode(),
                 "call_id": call.tool_call_id,
             }

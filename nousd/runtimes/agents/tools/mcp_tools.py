@@ -1,16 +1,19 @@
-"""Our tools as an MCP server, for agents that take tools in that form.
+"""Tools as an MCP server of ours, for agents that take them in that form, and their names towards
+programs.
 
-Which way the messages travel is the adapter's matter. The names are those that the Model Context
-Protocol and models accept, which have no dots.
+Which way the messages travel is the adapter's matter.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
 
+from nousd.machine.policy.owned_names import OWNED
 from nousd.net.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from nousd.runtimes.agents.interface import AgentTool
 from nousd.tools.interface import ToolResult
@@ -38,9 +41,33 @@ RunTool = Callable[[str, ToolCallParams], Awaitable[ToolResult]]
 """Carries out a call of a tool, given our name for it."""
 
 
+_OF_SERVERS: Final = "mcp__"
+"""Begins the names of tools of MCP servers: here, and in Codex, which takes no tool of ours with such a
+name.
+"""
+
+_CHARS_MAX: Final = 52
+"""With a program's prefix, such as ``mcp__nousd__``, a name has 64 characters. Models take no more."""
+
+_HASH_CHARS: Final = 8
+_HASHED: Final = "tool_"
+_UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
 def mcp_name(tool: str) -> str:
-    """Return the name of a tool of ours without dots; no two have the same."""
-    return tool.replace(".", "_")
+    """Return the name of a tool towards programs: letters, digits, ``_`` and ``-``; that of an MCP
+    server's tool without its ``mcp__``. Where that is not enough, or too long, a hash of the whole name
+    comes before the end of it, so that different tools keep different names.
+    """
+    if tool in OWNED:
+        return tool.replace(".", "_")
+    name = tool.removeprefix(_OF_SERVERS)
+    usable = _UNUSABLE.sub("_", name)
+    if usable == name and len(name) <= _CHARS_MAX and not f"{name}__".startswith(_OF_SERVERS):
+        return name
+    digest = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+    start = f"{_HASHED}{digest}_"
+    return f"{start}{usable[len(start) - _CHARS_MAX :]}"
 
 
 class McpTools:

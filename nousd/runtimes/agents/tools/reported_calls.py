@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import trio
 
+from nousd.machine.policy.owned_names import OWNED
 from nousd.runtimes.agents.interface import AgentCall, AgentTool
 from nousd.runtimes.agents.time_limits import REPORT_SECONDS
 from nousd.runtimes.agents.tools.call_reports import ServerCall, ToolCall
@@ -68,7 +69,8 @@ class ReportedCalls:
     """
 
     def __init__(self, tools: Sequence[AgentTool]) -> None:
-        self._ours = {label: tool.name for tool in tools for label in _labels(mcp_name(tool.name))}
+        self._ours = {label: tool.name for tool in tools for label in _labels(tool.name)}
+        self._of_server = {mcp_name(tool.name): tool.name for tool in tools}
         self._calls: dict[str, _Reported] = {}
         self._has_news = trio.Event()
         self._reports_calls = True
@@ -172,16 +174,19 @@ class ReportedCalls:
         """
         of_server = _server_call(told)
         if of_server is not None:
-            return self._ours.get(of_server.tool) if of_server.server == SERVER else None
+            return self._of_server.get(of_server.tool) if of_server.server == SERVER else None
         if told.kind not in _UNKNOWN_KINDS:
             return None
         return self._ours.get(told.name or told.title or "")
 
 
-def _labels(name: str) -> tuple[str, ...]:
-    """Return the names that programs give a tool of our server."""
+def _labels(tool: str) -> tuple[str, ...]:
+    """Return the names that programs give a tool of our server. Without the server in it, the name of an
+    MCP server's tool may as well mean one of the program's own, so that does not count.
+    """
+    name = mcp_name(tool)
     return (
-        name,
+        *((name,) if tool in OWNED else ()),
         f"{SERVER}_{name}",
         f"mcp_{SERVER}_{name}",
         f"mcp__{SERVER}__{name}",
@@ -203,7 +208,7 @@ def _server_call(told: ToolCall) -> ServerCall | None:
 
 def called(told: ToolCall, label: str = "") -> AgentCall:
     """Return a call of the program's own as far as it is told; ``label`` names it if nothing does."""
-    # None of ours, which have dots: the gate would carry it out.
+    # None of ours, most of which have dots: it would look like one in the log.
     name = (told.name or "").replace(".", "_")
     known = told.raw_input if isinstance(told.raw_input, dict) else {}
     return AgentCall(
