@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,12 @@ def open_folder(path: Path) -> int:
         OSError: it does not exist, or something on the way or at its end is not a directory; a link is
             not.
     """
-    folder = os.open("/", FOLDER)
-    for name in path.parts[1:]:
+    return open_below(os.open("/", FOLDER), path.parts[1:])
+
+
+def open_below(folder: int, names: Sequence[str]) -> int:
+    """Return the same for a directory some names below an open one, which is closed."""
+    for name in names:
         try:
             below = os.open(name, FOLDER, dir_fd=folder)
         finally:

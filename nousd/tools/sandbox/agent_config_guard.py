@@ -13,10 +13,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
 
-from nousd.tools.sandbox.nofollow_stat import names_in, opened_folder
+from nousd.tools.sandbox.nofollow_stat import names_below, opened_folder
 
 
 class AgentConfigGuard:
@@ -28,31 +28,39 @@ class AgentConfigGuard:
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self._folder = folder
-        self._patterns = {
-            folder / parent: pattern for parent, pattern in _patterns(tuple(names)).items()
-        }
+        self._patterns = _patterns(tuple(names))
 
-    def found(self) -> tuple[Path, ...]:
-        """Return the matching paths that exist."""
-        return tuple(
-            parent / name
-            for parent, pattern in self._patterns.items()
-            for name in names_in(parent)
-            if pattern.match(name)
-        )
+    @cached_property
+    def before(self) -> tuple[Path, ...]:
+        """The matching paths that existed when this was first asked for."""
+        return self._found()
+
+    def _found(self) -> tuple[Path, ...]:
+        try:
+            with opened_folder(self._folder) as folder:
+                return tuple(
+                    self._folder / parent / name
+                    for parent, pattern in self._patterns.items()
+                    for name in names_below(folder, parent.parts)
+                    if pattern.match(name)
+                )
+        except OSError:
+            return ()
 
     def patterns(self) -> list[tuple[Path, str]]:
         """Return (folder, regular expression of names in it, in any case)."""
-        return [(folder, pattern.pattern) for folder, pattern in self._patterns.items()]
+        return [
+            (self._folder / parent, pattern.pattern) for parent, pattern in self._patterns.items()
+        ]
 
     @contextmanager
     def kept(self, remarks: list[str]) -> Iterator[None]:
-        """Rename the matching files that appear during the block, and report them."""
-        before = set(self.found())
+        """Rename the matching files that were not there before the block, and report them."""
+        before = set(self.before)
         try:
             yield
         finally:
-            remarks += [self._set_aside(path) for path in self.found() if path not in before]
+            remarks += [self._set_aside(path) for path in self._found() if path not in before]
 
     def _set_aside(self, path: Path) -> str:
         name = path.relative_to(self._folder)

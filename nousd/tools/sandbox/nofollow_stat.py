@@ -8,12 +8,12 @@ is meant by it. Everything here blocks.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from nousd.tools.fs.open_nofollow import FOLDER, open_folder
+from nousd.tools.fs.open_nofollow import FOLDER, open_below, open_folder
 
 _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -53,11 +53,16 @@ def steps_to(path: Path) -> Generator[tuple[int, Path]]:
         os.close(folder)
 
 
-def names_in(path: Path) -> list[str]:
-    """Return the names in a folder, sorted; none if it is not there or may not be listed."""
+def names_below(folder: int, way: Sequence[str]) -> list[str]:
+    """Return the names in what an open folder has behind some names, sorted; none if it is not there or
+    may not be listed.
+    """
     try:
-        with opened_folder(path) as folder:
-            return sorted(listed(folder, "."))
+        below = open_below(os.dup(folder), way)
+        try:
+            return sorted(listed(below, "."))
+        finally:
+            os.close(below)
     except OSError:
         return []
 

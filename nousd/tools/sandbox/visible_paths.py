@@ -269,7 +269,7 @@ def _protected(
     workdir = own[0]
     of_git = _closed_of_git(own, by_rules)
     protected = [
-        *watched.found(),
+        *watched.before,
         *(workdir / name for name in chosen.reserved),
         *of_git.paths,
         *(
