@@ -22,9 +22,10 @@ def anonymous_file(label: str, data: bytes) -> Iterator[int]:
     """
     descriptor = os.memfd_create(label)
     try:
-        with open(descriptor, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        written = 0
+        while written < len(data):
+            # Who inherits it reads from the beginning.
+            written += os.pwrite(descriptor, data[written:], written)
         yield descriptor
     finally:
         os.close(descriptor)

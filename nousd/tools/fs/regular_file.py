@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Final
+
+_PIECE_BYTES: Final = 64 * 1024
+"""Most such files are smaller, and room for ``bytes_max`` takes longer to make than to read them."""
 
 
-def beginning_of(path: Path, bytes_max: int, *, follow: bool = False) -> bytes:
+def beginning_of(path: Path | str, bytes_max: int, *, follow: bool = False) -> bytes:
     """Return the beginning of a regular file; nothing of anything else, and if it cannot be read.
 
     Args:
@@ -20,11 +24,14 @@ def beginning_of(path: Path, bytes_max: int, *, follow: bool = False) -> bytes:
     except OSError:
         return b""
     try:
-        # Checked first: a directory cannot become a file object, which would not close it either.
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return b""
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(bytes_max)
+        pieces: list[bytes] = []
+        left = bytes_max
+        while left > 0 and (piece := os.read(descriptor, min(left, _PIECE_BYTES))):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
     except OSError:
         return b""
     finally:
