@@ -17,8 +17,9 @@ import fcntl
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -80,31 +81,46 @@ class MountPlaceholders:
         Raises:
             OSError: it cannot be created.
         """
-        taken: dict[Path, None] = {}
-        with ExitStack() as release:
-            for path in dict.fromkeys(closed):
-                if (standing := self._taken(path)) is not None:
-                    release.callback(self._release, standing)
-                    taken[standing.path] = None
-            yield tuple(taken)
+        taken: list[_Standing] = []
+        try:
+            # Most lie beside others, and the way to a folder takes longer than what is done in it.
+            for _, beside in groupby(dict.fromkeys(closed), key=lambda path: path.parent):
+                self._take([*beside], taken)
+            yield tuple(dict.fromkeys(standing.path for standing in taken))
+        finally:
+            self._release(taken)
 
-    def _taken(self, path: Path) -> _Standing | None:
-        """Return the present placeholder of a path, None if the path exists itself."""
+    def _take(self, left: list[Path], taken: list[_Standing]) -> None:
+        """Take the placeholders of those paths in one folder that do not exist themselves.
+
+        Args:
+            left: what has not been looked at.
+            taken: where they are added.
+        """
         with self._lock:
             for _ in range(_TRIES_MAX):
                 try:
-                    return self._tried(path)
+                    return self._try(left, taken)
                 except _Removing:
                     time.sleep(_TRY_SECONDS)
-        raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(path))
+        raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(left[0]))
 
-    def _tried(self, path: Path) -> _Standing | None:
-        with closing(steps_to(path)) as steps:
+    def _try(self, left: list[Path], taken: list[_Standing]) -> None:
+        with closing(steps_to(left[0])) as steps:
             while (step := _next(steps)) is not None:
                 folder, part = step
+                if part == left[0]:
+                    return self._try_in(folder, left, taken)
                 if _is_missing(folder, part.name):
-                    return self._stood(folder, part)
+                    taken.append(self._stood(folder, part))
+                    return None
         return None
+
+    def _try_in(self, folder: int, left: list[Path], taken: list[_Standing]) -> None:
+        while left:
+            if _is_missing(folder, left[0].name):
+                taken.append(self._stood(folder, left[0]))
+            del left[0]
 
     def _stood(self, folder: int, path: Path) -> _Standing:
         standing = self._standing.get(path)
@@ -113,17 +129,20 @@ class MountPlaceholders:
         standing.users += 1
         return standing
 
-    def _release(self, standing: _Standing) -> None:
+    def _release(self, taken: Iterable[_Standing]) -> None:
         with self._lock:
-            standing.users -= 1
-            if standing.users:
-                return
-            if self._standing.get(standing.path) is standing:
-                del self._standing[standing.path]
-            try:
-                _remove(standing)
-            finally:
-                os.close(standing.descriptor)
+            for parent, beside in groupby(taken, key=lambda standing: standing.path.parent):
+                if unused := [standing for standing in beside if self._is_unused(standing)]:
+                    _remove(parent, unused)
+
+    def _is_unused(self, standing: _Standing) -> bool:
+        """Count one user less, and return whether that was the last one."""
+        standing.users -= 1
+        if standing.users:
+            return False
+        if self._standing.get(standing.path) is standing:
+            del self._standing[standing.path]
+        return True
 
 
 def _next(steps: Iterator[tuple[int, Path]]) -> tuple[int, Path] | None:
@@ -209,14 +228,23 @@ def _lock(descriptor: int) -> None:
         return
 
 
-def _remove(standing: _Standing) -> None:
-    """Remove what nobody else needs, and nobody has put anything into."""
+def _remove(parent: Path, several: Sequence[_Standing]) -> None:
+    """Remove what nobody else needs, and nobody has put anything into, in one folder."""
+    with ExitStack() as stack:
+        for standing in several:
+            stack.callback(os.close, standing.descriptor)
+        with suppress(OSError), opened_folder(parent) as folder:
+            for standing in several:
+                with suppress(OSError):
+                    _remove_from(folder, standing)
+
+
+def _remove_from(folder: int, standing: _Standing) -> None:
     name = standing.path.name
-    with suppress(OSError), opened_folder(standing.path.parent) as folder:
-        fcntl.flock(standing.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not (standing.is_in(folder) and _is_missing(folder, name)):
-            return
-        if content_of(standing.path) is None:
-            os.rmdir(name, dir_fd=folder)
-        else:
-            os.unlink(name, dir_fd=folder)
+    fcntl.flock(standing.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not (standing.is_in(folder) and _is_missing(folder, name)):
+        return
+    if content_of(standing.path) is None:
+        os.rmdir(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
