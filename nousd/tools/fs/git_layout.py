@@ -92,7 +92,9 @@ def is_repository(folder: Path, made: Collection[str] = (), removed: Collection[
     """
     # A link counts, wherever it leads: its target may come later.
     there = {
-        name for name in _PARTS if os.path.lexists(folder / name) and name.lower() not in removed
+        name
+        for name in _PARTS
+        if os.path.lexists(f"{folder}/{name}") and name.lower() not in removed
     }
     return is_layout(there | {name for name in _PARTS if name.lower() in made})
 

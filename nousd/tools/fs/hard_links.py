@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from nousd.tools.fs.containment import lies_in, lies_in_any
+from nousd.tools.fs.real_paths import real_paths
 
 ENTRIES_MAX: Final = 200_000
 """Maximum entries of the search for closed files of a workspace."""
@@ -51,7 +52,7 @@ class OtherNames(NamedTuple):
 
 
 def linked_files(
-    starts: Iterable[Path],
+    starts: Iterable[Path | str],
     entries_max: int,
     is_closed: Callable[[str], bool] = lambda _: True,
 ) -> LinkedFiles:
@@ -70,7 +71,7 @@ def linked_files(
 
 def other_names(
     closed: LinkedFiles,
-    starts: Iterable[Path],
+    starts: Iterable[Path | str],
     skipped: Collection[str],
     entries_max: int,
 ) -> OtherNames:
@@ -96,12 +97,11 @@ def other_names(
     return OtherNames(tuple(found), may_be_closed or (is_partial and is_sought))
 
 
-def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[Path]:
+def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[str]:
     """Return paths with links resolved, without those that lead to directories elsewhere."""
-    real = [Path(os.path.realpath(path)) for path in paths]
     return [
         path
-        for path in real
+        for path in real_paths(paths)
         if lies_in_any(path, folders) or os.path.isfile(path)  # noqa: PTH113
     ]
 
@@ -153,14 +153,14 @@ class _Walk:
         self.unread: list[str] = []
 
     def files(
-        self, starts: Iterable[Path], enters: Callable[[str], bool]
+        self, starts: Iterable[Path | str], enters: Callable[[str], bool]
     ) -> Iterator[tuple[str, os.stat_result]]:
         """Yield the path and status of each regular file, once even where one start lies in another.
 
         Args:
             enters: returns whether to go into a directory.
         """
-        ahead = deque(map(str, _outermost(starts)))
+        ahead = deque(_outermost(starts))
         while ahead:
             path = ahead.popleft()
             try:
@@ -186,9 +186,10 @@ class _Walk:
         return found
 
 
-def _outermost(paths: Iterable[Path]) -> Iterator[Path]:
-    last: Path | None = None
-    for path in sorted(paths, key=lambda path: path.parts):
+def _outermost(paths: Iterable[Path | str]) -> Iterator[str]:
+    last: str | None = None
+    # What lies in a folder comes right behind it.
+    for path in sorted(map(str, paths), key=lambda path: path.split("/")):
         if last is None or not lies_in(path, last):
             yield path
             last = path

@@ -37,7 +37,8 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
-from nousd.tools.fs.containment import lies_in, lies_in_any
+from nousd.tools.fs.containment import folders_around, lies_in, lies_in_any, lies_in_one_of
+from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import seccomp
 from nousd.tools.sandbox._bubblewrap_main import COVER, ETC, KEEP, ON_THE_WAY, STAGING, STAND
@@ -51,6 +52,7 @@ from nousd.tools.sandbox.visible_paths import (
     Chosen,
     Places,
     finds_closed,
+    is_in_etc,
     is_of_the_machine,
     places_of,
 )
@@ -160,7 +162,7 @@ def _replaced_told(workdir: Path, places: Places, remarks: list[str]) -> Iterato
 def _file_at(path: Path) -> tuple[int, int] | None:
     """Return what is known of a file or folder by whatever name; None if there is none."""
     try:
-        status = path.lstat()
+        status = os.lstat(path)
     except OSError:
         return None
     return status.st_dev, status.st_ino
@@ -168,12 +170,8 @@ def _file_at(path: Path) -> tuple[int, int] | None:
 
 def _plan(places: Places, roots: Sequence[Root]) -> bytes:
     laid_out = {root.path for root in roots}
-    etc = [str(path) for path in places.readable if _is_in_etc(path) and path not in laid_out]
+    etc = [str(path) for path in places.readable if is_in_etc(path) and path not in laid_out]
     return marshal.dumps({"roots": [root.plan for root in roots], "etc": etc})
-
-
-def _is_in_etc(path: Path) -> bool:
-    return is_of_the_machine(path) and lies_in(path, "/etc")
 
 
 def _arguments(
@@ -197,9 +195,9 @@ def _arguments(
 def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[str]:
     size = str(TEMPORARY_BYTES_MAX)
     for path in readable:
-        if str(path).count("/") == 1 and path.is_symlink():  # such as /bin
-            yield from ("--symlink", str(path.readlink()), str(path))
-        elif is_of_the_machine(path) and not _is_in_etc(path) and path not in lay_out:
+        if str(path).count("/") == 1 and (target := _target_of(path)) is not None:  # such as /bin
+            yield from ("--symlink", target, str(path))
+        elif is_of_the_machine(path) and not is_in_etc(path) and path not in lay_out:
             yield from ("--ro-bind", str(path), str(path))
     yield from ("--ro-bind", ETC, "/etc")
     yield from ("--proc", "/proc", "--dev", "/dev")
@@ -208,47 +206,52 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
         yield from ("--dir", folder)
 
 
-def _on_the_way(roots: Iterable[Path], closed: Sequence[Path]) -> Iterator[Path]:
-    """Yield the directories between a writable one and a denied path in it, outermost first."""
-    for path in closed:
-        inside = [root for root in roots if lies_in(path, root)]
-        for folder in reversed(path.parents):
-            if any(folder != root and lies_in(folder, root) for root in inside):
-                yield folder
+def _target_of(path: Path) -> str | None:
+    """Return where a link leads; None if it is none."""
+    try:
+        return os.readlink(path)  # noqa: PTH115
+    except OSError:
+        return None
+
+
+def _on_the_way(roots: Iterable[Path], closed: Iterable[Path]) -> list[str]:
+    """Return the directories between a writable one and a denied path in it, and these paths: what
+    contains others comes first.
+    """
+    inside = tuple(f"{root}/" for root in roots)
+    return sorted(path for path in folders_around(closed) if path.startswith(inside))
 
 
 def _resolved(places: Places) -> Places:
     """Return the paths with every link resolved, because a mount needs the real path."""
-    shown = (*places.readable, *places.writable)
 
-    def real(paths: Iterable[Path], within: Sequence[Path]) -> tuple[Path, ...]:
-        found = dict.fromkeys(Path(os.path.realpath(path)) for path in paths)
+    def real(paths: Iterable[Path], *within: Path) -> tuple[Path, ...]:
+        folders = {str(path) for path in within}
         return tuple(
-            path
-            for path in found
+            Path(path)
+            for path in dict.fromkeys(real_paths(paths))
             # What is still a link belongs to a loop, and leads nowhere.
-            if not _is_link(path) and lies_in_any(path, within)
+            if lies_in_one_of(path, folders) and not _is_link(path)
         )
 
     return Places(
         readable=places.readable,
         writable=places.writable,
-        protected=real(places.protected, places.writable),
-        hidden=real(places.hidden, shown),
+        protected=real(places.protected, *places.writable),
+        hidden=real(places.hidden, *places.readable, *places.writable),
     )
 
 
-def _is_link(path: Path) -> bool:
+def _is_link(path: str) -> bool:
     # Unlike Path.is_symlink, this works in directories that we cannot read.
     return os.path.islink(path)  # noqa: PTH114
 
 
 def _links(places: Places) -> Iterator[Path]:
     """Yield the links by which a denied path is reached from a writable one."""
-    closed = (*places.protected, *places.hidden)
-    for path in dict.fromkeys([*_on_the_way(places.writable, closed), *closed]):
-        if _is_link(path) and lies_in_any(path, places.writable):
-            yield path
+    for path in _on_the_way(places.writable, (*places.protected, *places.hidden)):
+        if _is_link(path):
+            yield Path(path)
 
 
 def _makeable(places: Places) -> Iterator[Path]:
@@ -339,23 +342,22 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
             roots.append(Root(path=path, outer=outer, is_writable=is_kept, closed={}))
     for path, how, content in closings:
         if (number := _innermost(path, roots)) >= 0:
-            _insert(roots[number].closed, path.relative_to(roots[number].path).parts, how, content)
+            below = str(path).removeprefix(str(roots[number].path))
+            _insert(roots[number].closed, [*filter(None, below.split("/"))], how, content)
     return roots
 
 
 def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield each path of the layout, and whether it is writable, outermost first."""
     users = [path for path in places.readable if not is_of_the_machine(path)]
-    inside = [*users, *places.writable, *closed]
+    inside = folders_around((*users, *places.writable, *closed))
     around = [
-        path for path in places.readable if is_of_the_machine(path) and _contains(path, inside)
+        path
+        for path in places.readable
+        if is_of_the_machine(path) and str(path) in inside and not path.is_symlink()
     ]
     shown = dict.fromkeys((*around, *users), False) | dict.fromkeys(places.writable, True)
     yield from sorted(shown.items(), key=lambda item: len(item[0].parts))
-
-
-def _contains(folder: Path, paths: Collection[Path]) -> bool:
-    return any(lies_in(path, folder) for path in paths) and not folder.is_symlink()
 
 
 def _innermost(path: Path, roots: Sequence[Root]) -> int:

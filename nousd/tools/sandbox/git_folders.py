@@ -87,9 +87,10 @@ def closed_in(folder: Path, *tops: Path) -> ObeyedByGit:
     return ObeyedByGit((*closed.paths, *worktrees), closed.is_partial or is_partial)
 
 
-def git_folders_among(closed: Iterable[Path]) -> frozenset[Path]:
+def git_folders_among(closed: Iterable[str]) -> frozenset[str]:
     """Return the git directories of which ``closed_in`` has closed parts, and not all."""
-    return frozenset(path.parent for path in closed if path.name == _COMMON)
+    name = f"/{_COMMON}"
+    return frozenset(path.removesuffix(name) for path in closed if path.endswith(name))
 
 
 def _closed_of_git(git: Path, *tops: Path) -> ObeyedByGit:
@@ -127,7 +128,7 @@ def named_above(workdir: Path) -> ObeyedByGit:
     """
     if os.path.lexists(workdir / ".git"):
         return ObeyedByGit()
-    holders = (above for above in workdir.parents if os.path.lexists(above / ".git"))
+    holders = (above for above in workdir.parents if os.path.lexists(f"{above}/.git"))
     holder = next(holders, None)
     return named_by(workdir / ".git", workdir) if holder is None else named_in(holder)
 
@@ -214,9 +215,15 @@ def _programs_in(config: str, tops: Sequence[Path]) -> tuple[list[Path], bool]:
     values = (filter(None, _BETWEEN_WORDS.split(line)) for line in _VALUE.findall(config))
     several = (list(words) for words in values)
     words = dict.fromkeys(word for each in several for word in each if each[1:] or "/" in word)
-    named = [top / word for word in words if len(word) <= _PLACE_CHARS_MAX for top in tops]
+    folders = [str(top) for top in tops]
+    named = [
+        os.path.join(folder, word)  # noqa: PTH118 - up to _WORDS_MAX times
+        for word in words
+        if len(word) <= _PLACE_CHARS_MAX
+        for folder in folders
+    ]
     # Unlike Path.is_file, this works for anything.
-    files = (path for path in named[:_WORDS_MAX] if os.path.isfile(path))  # noqa: PTH113
+    files = (Path(path) for path in named[:_WORDS_MAX] if os.path.isfile(path))  # noqa: PTH113
     programs, are_many = _first(files, NAMED_MAX)
     return programs, not are_many and len(named) <= _WORDS_MAX
 
@@ -262,8 +269,8 @@ def _value(found: str) -> str:
 
 def _is_of_git(folder: Path) -> bool:
     # Unlike those of Path, these work with loops of links and unreadable directories.
-    return os.path.isfile(folder / "HEAD") and (  # noqa: PTH113
-        os.path.isdir(folder / "objects") or os.path.isfile(folder / "commondir")  # noqa: PTH112, PTH113
+    return os.path.isfile(f"{folder}/HEAD") and (  # noqa: PTH113
+        os.path.isdir(f"{folder}/objects") or os.path.isfile(f"{folder}/commondir")  # noqa: PTH112, PTH113
     )
 
 

@@ -22,6 +22,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -93,6 +94,7 @@ class GitLook:
 
     def __init__(self, git: Path, began_ns: int | None, until: float) -> None:
         self._git = git
+        self._place = str(git)
         self._began_ns = began_ns
         self._until = until
         self.is_partial = False
@@ -117,14 +119,12 @@ class GitLook:
         yield from self._walked()
 
     def _shared_indexes(self) -> Iterator[str]:
-        names = self._names("", ENTRIES_MAX)
-        yield from (name for name in names if name.startswith(_SHARED_INDEX))
+        yield from (entry.name for entry in self._top if entry.name.startswith(_SHARED_INDEX))
 
     def _of_index(self, name: str, top: Path | None) -> Iterator[tuple[str, State | None]]:
         """Yield an index with the attributes in it that the work tree lacks."""
-        is_sha256 = b"sha256" in beginning_of(self._git / "config", BYTES_MAX)
         try:
-            found = attributes_in(self._git / name, is_sha256=is_sha256)
+            found = attributes_in(self._git / name, is_sha256=self._is_sha256)
         except OSError:
             return
         if found is None:
@@ -137,6 +137,14 @@ class GitLook:
         }
         yield name, ("drivers", frozenset(read))
 
+    @cached_property
+    def _top(self) -> Sequence[os.DirEntry[str]]:
+        return self._entries("", ENTRIES_MAX)
+
+    @cached_property
+    def _is_sha256(self) -> bool:
+        return b"sha256" in beginning_of(f"{self._place}/config", BYTES_MAX)
+
     def _of_a_rebase(self, part: str) -> Iterator[tuple[str, State | None]]:
         for name in _TODO_LISTS:
             yield from self._if_there(part + name, _todo)
@@ -146,19 +154,19 @@ class GitLook:
     def _if_there(
         self, name: str, state_of: Callable[[Path, os.stat_result], State | None]
     ) -> Iterator[tuple[str, State | None]]:
-        path = self._git / name
+        path = f"{self._place}/{name}"
         try:
             status = os.lstat(path)
-        except OSError:
+        except OSError:  # as most are not there
             return
-        yield name, state_of(path, status)
+        yield name, state_of(Path(path), status)
 
     def _names(self, place: str, most: int) -> list[str]:
         return [entry.name for entry in self._entries(place, most)]
 
     def _entries(self, place: str, most: int) -> Sequence[os.DirEntry[str]]:
         try:
-            with os.scandir(self._git / place) as entries:
+            with os.scandir(f"{self._place}/{place}") as entries:
                 found = list(islice(entries, most + 1))
         except (FileNotFoundError, NotADirectoryError):
             return ()
@@ -177,7 +185,7 @@ class GitLook:
                 self.is_partial = True
                 return
             place = ahead.popleft()
-            entries = self._entries(place, left)
+            entries = self._entries(place, left) if place else self._top
             left -= len(entries)
             if self._is_repository(place, entries):
                 yield from self._if_there(place, _there)
@@ -198,7 +206,7 @@ class GitLook:
 
     def _in_fan_out(self, place: str) -> Iterator[tuple[str, State | None]]:
         """Yield whatever is no file in a folder that has changed."""
-        if self._began_ns is None or not changed_since(self._git / place, self._began_ns):
+        if self._began_ns is None or not changed_since(f"{self._place}/{place}", self._began_ns):
             return
         for entry in self._entries(place, ENTRIES_MAX):
             if not entry.is_file(follow_symlinks=False):

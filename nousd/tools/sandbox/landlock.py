@@ -33,15 +33,17 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
-from nousd.tools.fs.containment import lies_in, lies_in_any
+from nousd.tools.fs.containment import folders_around, lies_in_any, lies_in_one_of
 from nousd.tools.fs.hard_links import File, file_of
+from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.fs.temporary_folders import sweep, temporary_folder
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import filter_listener, seccomp
@@ -222,8 +224,8 @@ def _sockets() -> Iterator[tuple[int, int]]:
 def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dict[str, Any]:
     """Return the plan for ``_landlock_main``, and what of it the supervisor needs."""
     families = seccomp.INTERNET if network else ()
-    closed = _closed(places)
-    git = git_folders_among(closed) if sender >= 0 else frozenset()
+    closed = _unwritable(places)
+    git = git_folders_among(closed.paths) if sender >= 0 else frozenset()
     rules, parted = _rules(places, closed, git)
     # Each call that waits costs some time: where all can be opened as a whole, nothing waits.
     makes_entries = sender >= 0 and bool(parted)
@@ -246,21 +248,40 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
         "parted": {os.fsencode(path): is_read for path, is_read in parted.items()}
         if makes_entries
         else {},
-        "closed": [os.fsencode(path) for path in closed] if makes_entries else [],
+        "closed": [os.fsencode(path) for path in closed.paths] if makes_entries else [],
         "git": [os.fsencode(path) for path in git],
         "names": [(os.fsencode(folder), pattern) for folder, pattern in names],
     }
 
 
-def _closed(places: Places) -> frozenset[Path]:
+class _Closed(NamedTuple):
+    """Closed paths.
+
+    Args:
+        around: these and the folders that they lie in.
+        files: those that have other names: a rule about one of these, even one that no search has found,
+            would open the file by the closed name too.
+    """
+
+    paths: frozenset[str]
+    around: AbstractSet[str]
+    files: frozenset[File]
+
+
+def _closed(paths: Iterable[str]) -> _Closed:
+    closed = frozenset(paths)
+    return _Closed(closed, folders_around(closed), frozenset(_linked(closed)))
+
+
+def _unwritable(places: Places) -> _Closed:
     """Return what stays as it is; rights apply to the real file: for a link, its target."""
     given = places.protected
-    return frozenset((*given, *(Path(os.path.realpath(path)) for path in given), *places.hidden))
+    return _closed((*map(str, (*given, *places.hidden)), *real_paths(given)))
 
 
 def _rules(
-    places: Places, closed: Collection[Path], git: Collection[Path]
-) -> tuple[list[Rule], dict[Path, bool]]:
+    places: Places, closed: _Closed, git: Collection[str]
+) -> tuple[list[Rule], dict[str, bool]]:
     """Return the allowed paths, none that is denied and none in which a denied name could be created;
     and the folders of which only what they hold may be written, with whether all may be read.
 
@@ -268,20 +289,21 @@ def _rules(
         git: folders in which the supervisor decides.
     """
     rules: list[Rule] = []
-    parted: dict[Path, bool] = {}
+    parted: dict[str, bool] = {}
+    hidden = _closed(map(str, places.hidden))
     # A link on the way to a path that is not the system's was made meanwhile, by a program.
     for root in places.writable:
         is_plain = not is_of_the_machine(root)
         for path, is_whole in _opened(root, closed):
             if is_whole:
                 rights = WRITE & ~_LINKS if lies_in_any(path, git) else WRITE
-                rules.append((str(path), rights, is_plain))
+                rules.append((path, rights, is_plain))
             else:
                 parted[path] = True
     for root in (*places.readable, *places.writable):
         is_plain = not is_of_the_machine(root)
-        for path, is_whole in _opened(root, places.hidden):
-            rules.append((str(path), READ if is_whole else _READ_FOLDER, is_plain))
+        for path, is_whole in _opened(root, hidden):
+            rules.append((path, READ if is_whole else _READ_FOLDER, is_plain))
             if not is_whole and path in parted:
                 parted[path] = False
     if len(rules) > ENTRIES_MAX:
@@ -292,40 +314,33 @@ def _rules(
     return rules, parted
 
 
-def _opened(path: Path, closed: Collection[Path]) -> Iterator[tuple[Path, bool]]:
-    """Yield what can be opened as a whole below a path, and the directories that cannot."""
-    yield from _opened_below(path, closed, frozenset(_linked(closed)))
-
-
-def _linked(paths: Collection[Path]) -> Iterator[File]:
+def _linked(paths: Iterable[str]) -> Iterator[File]:
     """Yield the files with several names among some paths."""
     for path in paths:
         with suppress(OSError):
-            status = path.lstat()
+            status = os.lstat(path)
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
                 yield file_of(status)
 
 
-def _opened_below(
-    path: Path, closed: Collection[Path], files: Collection[File]
-) -> Iterator[tuple[Path, bool]]:
-    """See ``_opened``.
+def _opened(root: Path, closed: _Closed) -> Iterator[tuple[str, bool]]:
+    """Yield what can be opened as a whole below a path, and the directories that cannot."""
+    if not lies_in_one_of(root, closed.paths):
+        yield from _opened_below(str(root), closed)
 
-    Args:
-        files: those of the closed paths that have other names: a rule about one of these, even one that
-            no search has found, would open the file by the closed name too.
-    """
-    if lies_in_any(path, closed):
+
+def _opened_below(path: str, closed: _Closed) -> Iterator[tuple[str, bool]]:
+    """See ``_opened``; nothing closed is around the path."""
+    if path in closed.paths:
         return
-    if files and any(file in files for file in _linked((path,))):
+    if closed.files and any(file in closed.files for file in _linked((path,))):
         return
-    inside = [place for place in closed if lies_in(place, path)]
     # Unlike Path.is_dir, this works in directories that we cannot read.
-    if not inside or not os.path.isdir(path):  # noqa: PTH112
+    if path not in closed.around or not os.path.isdir(path):  # noqa: PTH112
         yield path, True
         return
     yield path, False
     with suppress(PermissionError), os.scandir(path) as entries:
         for entry in entries:
             if not entry.is_symlink():
-                yield from _opened_below(Path(entry.path), inside, files)
+                yield from _opened_below(entry.path, closed)

@@ -16,8 +16,9 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ToolError
-from nousd.tools.fs.containment import lies_in, lies_in_any
+from nousd.tools.fs.containment import lies_in, lies_in_any, lies_in_one_of
 from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
+from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
 from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, ClosedByRules, Found, Names, Search
 from nousd.tools.sandbox.git_folders import ObeyedByGit, closed_in, named_above, outer_git_folders
@@ -97,9 +98,10 @@ PROGRAM_FOLDER: Final = "bin"
 
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
-_OF_THE_MACHINE: Final = tuple(map(Path, (*SYSTEM_FOLDERS, *ETC)))
-_OF_A_NETWORK: Final = tuple(map(Path, ETC_OF_A_NETWORK))
-_MACHINE: Final = frozenset((*_OF_THE_MACHINE, *_OF_A_NETWORK))
+_OF_THE_MACHINE: Final = {name: Path(name) for name in (*SYSTEM_FOLDERS, *ETC)}
+_OF_A_NETWORK: Final = {name: Path(name) for name in ETC_OF_A_NETWORK}
+_MACHINE: Final = frozenset((_OF_THE_MACHINE | _OF_A_NETWORK).values())
+_IN_ETC: Final = frozenset(path for path in _MACHINE if path.is_relative_to("/etc"))
 
 
 def is_of_the_machine(path: Path) -> bool:
@@ -107,6 +109,11 @@ def is_of_the_machine(path: Path) -> bool:
     may be links.
     """
     return path in _MACHINE
+
+
+def is_in_etc(path: Path) -> bool:
+    """Return whether it is one of those below ``/etc``."""
+    return path in _IN_ETC
 
 
 class Chosen(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,11 +194,11 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         have the system's PATH, and launchers such as shims, which PATH has instead of a version, are
         not reachable.
         """
-        shown = (*self.readable, *self.writable)
+        shown = {str(path) for path in (*self.readable, *self.writable)}
         given = [
             folder
             for folder in env.get("PATH", "").split(os.pathsep)
-            if lies_in_any(Path(folder), shown)
+            if lies_in_one_of(folder, shown)
         ]
         more = [folder for folder in map(str, self.programs) if folder not in given]
         path = os.pathsep.join((*more, *(given or os.defpath.split(os.pathsep))))
@@ -219,9 +226,9 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     workdir = request.workdir
     if workdir == Path("/"):
         raise ToolError("sandbox_failed: the workdir is the root folder")
-    of_the_machine = _OF_THE_MACHINE + _OF_A_NETWORK if request.network else _OF_THE_MACHINE
+    of_the_machine = _OF_THE_MACHINE | _OF_A_NETWORK if request.network else _OF_THE_MACHINE
     own = (workdir, *outer_git_folders(workdir, request.hidden))
-    readable = [*filter(os.path.exists, of_the_machine)]
+    readable = [path for name, path in of_the_machine.items() if os.path.exists(name)]  # noqa: PTH110
     chosen_readable = [*filter(_is_plain, chosen.read_paths)]
     readable += chosen_readable
     writable = [*filter(_is_plain, chosen.write_paths)]
@@ -235,7 +242,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
         shown=_of_the_user(chosen),
         may_miss=request.may_miss,
     )
-    closed = _hidden((*request.hidden, *by_rules.hidden), [*readable, *writable])
+    closed = _hidden((*request.hidden, *by_rules.hidden), (*readable, *writable))
     hidden = tuple(dict.fromkeys(closed))
     protected: tuple[Path, ...] = ()
     is_partial = False
@@ -294,10 +301,12 @@ def _closed_of_git(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
     others = [workdir / place for place in by_rules.found.repositories if place != "."]
     repositories = [*dict.fromkeys((*named, *others))]
     some = repositories[:REPOSITORIES_MAX]
+    # Mostly the workspace is one of them.
+    inner = [folder for folder in dict.fromkeys(map(_holder, some)) if folder != workdir]
     closed = [
         named_above(workdir),
         *(closed_in(folder, *(() if folder == workdir else own[:1])) for folder in own),
-        *(closed_in(_holder(path)) for path in some),
+        *map(closed_in, inner),
     ]
     return ObeyedByGit(
         (
@@ -371,11 +380,12 @@ def _is_plain(path: Path) -> bool:
 
 def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
     """Yield the visible paths. Programs in system directories are visible to everybody."""
-    # Unlike Path.resolve, os.path.realpath bears loops.
-    spellings = ((given.absolute(), Path(os.path.realpath(given))) for given in hidden)
-    for path in (spelling for both in spellings for spelling in both):
-        if lies_in_any(path, shown) and not _is_of_the_system(path):
-            yield path
+    absolute = [path.absolute() for path in hidden]
+    folders = {str(path) for path in shown}
+    for both in zip(absolute, map(Path, real_paths(absolute)), strict=True):
+        for path in both:
+            if lies_in_one_of(path, folders) and not _is_of_the_system(path):
+                yield path
 
 
 def _is_of_the_system(path: Path) -> bool:
@@ -390,7 +400,7 @@ def _is_of_the_system(path: Path) -> bool:
 
 def _can_change(path: Path, writable: Sequence[Path]) -> bool:
     """Return whether a path is one in which a program could change something, or leads to one."""
-    return lies_in_any(path, writable) or lies_in_any(Path(os.path.realpath(path)), writable)
+    return lies_in_any(path, writable) or lies_in_any(os.path.realpath(path), writable)
 
 
 def _without(protected: Sequence[Path], others: Sequence[Path]) -> tuple[Path, ...]:
