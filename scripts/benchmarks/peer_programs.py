@@ -107,13 +107,13 @@ _PI: Final = RealProgram(
 )
 
 
-def _opencode_allowing(around: Surroundings) -> dict[str, str]:
-    settings = json.loads(OPENCODE.variables(around)["OPENCODE_CONFIG_CONTENT"])
-    return {
-        "OPENCODE_CONFIG_CONTENT": json.dumps({**settings, "permission": {"*": "allow"}}),
-        "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
-    }
+_OPENCODE_ALLOWING: Final = {
+    "OPENCODE_CONFIG_CONTENT": json.dumps({"permission": {"*": "allow"}}),
+    "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    "OPENCODE_DISABLE_MODELS_FETCH": "1",
+}
+"""On top of the settings that it finds in its folder."""
 
 
 _CLAUDE_MODEL: Final = "claude-sonnet-4-5"
@@ -149,7 +149,12 @@ PEERS: Final = (
         },
     ),
     _CODEX,
-    Peer(program=OPENCODE, words=OPENCODE.words, speech=Acp, more=_opencode_allowing),
+    Peer(
+        program=OPENCODE,
+        words=lambda _: ("acp",),
+        speech=Acp,
+        more=lambda _: _OPENCODE_ALLOWING,
+    ),
     Peer(
         program=GEMINI,
         words=lambda around: [*GEMINI.words(around), "--approval-mode", "yolo"],
