@@ -95,6 +95,7 @@ def test_a_listed_name_does_what_the_flat_name_does(
         ("start", "it is: nousctl restart"),
         ("config", "it is: nousd config"),
         ("init", "it is: nousd init"),
+        ("extension", "it is: nousctl daemon ext"),
         ("cost", "it is: nousctl session usage"),
         ("qqqqqq", "list the verbs with: nousctl --help"),
     ],

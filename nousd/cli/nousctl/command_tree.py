@@ -209,6 +209,7 @@ _ELSEWHERE: Final = {
     "cost": "nousctl session usage",
     "history": "nousctl session messages",
     "version": "nousctl --version",
+    "extension": "nousctl daemon ext",
     "help": "nousctl --help",
 }
 """What people type -> what does it."""
