@@ -39,6 +39,11 @@ def is_kept(table: str) -> str:
     """  # noqa: S608  the names are ours
 
 
+def is_deleting(connection: apsw.Connection) -> bool:
+    """Return whether any rows are being deleted; mostly there are none."""
+    return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM deletions)").get)
+
+
 def begin(connection: apsw.Connection, session_id: str, seq: int) -> None:
     """Make a session's rows invisible, and drop them if they are few.
 
