@@ -18,6 +18,14 @@ from tests.runtimes.real_programs import PROGRAMS
 from tests.runtimes.rows import ROWS, VENDOR_CANNOT
 
 
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    """The folder that the session works in."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "program" in metafunc.fixturenames:
         names = metafunc.config.getoption("programs")

@@ -18,13 +18,6 @@ from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
 
 
 @pytest.fixture
-def workdir(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def memory(tmp_path: Path) -> Path:
     return tmp_path / "memory"
 

@@ -79,13 +79,6 @@ def left_out(run: list[Event]) -> list[str]:
 
 
 @pytest.fixture
-def workdir(tmp_path: Path) -> Path:
-    folder = tmp_path / "work"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 async def bench(workdir: Path, program: Contracted) -> AsyncIterator[RuntimeBench]:
     async with program.bench(workdir) as bench:
         yield bench
