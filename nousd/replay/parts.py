@@ -154,6 +154,10 @@ class RecordedTool:
         # Only called for calls whose result was reused.
         return True
 
+    @property
+    def begins_early(self) -> bool:
+        return False
+
     async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002
         return TOUCHES_NOTHING
 

@@ -38,6 +38,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     access_of: AccessOf
     executed_by: ExecutedBy = "nousd"
     is_read_only: bool = False
+    begins_early: bool = False
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -66,6 +67,7 @@ def builtin(
     *,
     access_of: AccessOf,
     is_read_only: bool = False,
+    begins_early: bool = False,
 ) -> FunctionTool:
     """Make a built-in tool from a function and the struct of its arguments."""
     return FunctionTool(
@@ -76,6 +78,7 @@ def builtin(
         function=function,
         access_of=access_of,
         is_read_only=is_read_only,
+        begins_early=begins_early,
     )
 
 

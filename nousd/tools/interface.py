@@ -72,6 +72,14 @@ async def no_list(_todos: tuple[Todo, ...]) -> None:
     raise ToolError("todo_failed: there is no session that keeps the list")
 
 
+WaitStarted = Callable[[], Awaitable[None]]
+"""Returns once the log says durably that the call has started; raises StoreError if it never will."""
+
+
+async def has_started() -> None:
+    """A ``WaitStarted`` for calls whose start is durable, or in no log."""
+
+
 TellLeft = Callable[[Sequence[ObeyedFile]], None]
 """Is told which files a command left for programs to obey."""
 
@@ -97,6 +105,7 @@ class ToolContext(msgspec.Struct, frozen=True):
         set_todos: replaces the todo list of the call's session.
         tasks: carries out tasks for the call; None if that is impossible.
         ask_user: asks the user and waits for the answer.
+        wait_started: awaited by a tool that ``begins_early`` before its first effect.
     """
 
     path_sandbox: PathSandbox
@@ -110,6 +119,7 @@ class ToolContext(msgspec.Struct, frozen=True):
     set_todos: SetTodos = no_list
     tasks: TaskRunner | None = None
     ask_user: AskUser = nobody_answers
+    wait_started: WaitStarted = has_started
 
     @property
     def workdir(self) -> Path:
@@ -163,6 +173,14 @@ class Tool(Protocol):
     @property
     def is_read_only(self) -> bool:
         """Return whether a call changes nothing, so that its result can be reused for the same call."""
+        ...
+
+    @property
+    def begins_early(self) -> bool:
+        """Return whether ``run`` may be called while the start of the call is on its way to the disk.
+
+        Such a tool has no effect at all, or none before it has awaited ``ToolContext.wait_started``.
+        """
         ...
 
     @property

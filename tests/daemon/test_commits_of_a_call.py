@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
@@ -14,10 +15,12 @@ from nousd.extensions.hooks import ToolCalled, TurnEnding
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store.memory.store import MemoryStore
 from tests.daemon.hooks_bench import Bench, open_bench
-from tests.daemon.scripted import Outcome, says
+from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says
 from tests.extensions.registering import Register, on
+from tests.harness.daemon import memory_daemon
 
 READ = ToolCallPiece("own", "read", '{"path": "a.txt"}')
+WRITE = ToolCallPiece("own", "write", '{"path": "b.txt", "content": "x"}')
 
 
 class HeldStore(MemoryStore):
@@ -77,18 +80,29 @@ def ends(store: HeldStore) -> Outcome:
 @pytest.mark.parametrize(
     ("registers", "calls", "expected"),
     [
-        ((), 1, 2),
-        ((), 2, 3),
-        ((on("tool_call", lambda _: None),), 1, 3),
-        ((on("tool_result", lambda _: None),), 1, 2),
+        ((), [WRITE], 2),
+        ((), [WRITE, WRITE], 3),
+        ((on("tool_call", lambda _: None),), [WRITE], 3),
+        ((on("tool_result", lambda _: None),), [WRITE], 2),
+        ((), [READ], 1),
+        ((), [READ, READ], 1),
+        ((on("tool_call", lambda _: None),), [READ], 2),
     ],
-    ids=["one call", "two calls", "a hook before the call", "a hook behind the call"],
+    ids=[
+        "one call",
+        "two calls",
+        "a hook before the call",
+        "a hook behind the call",
+        "a call without effects",
+        "two without effects",
+        "a hook before one without effects",
+    ],
 )
 async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_waited_for(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     registers: Sequence[Register],
-    calls: int,
+    calls: Sequence[ToolCallPiece],
     expected: int,
 ) -> None:
     waits = 0
@@ -106,7 +120,7 @@ async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_wai
         counts: list[int] = []
 
         async def asks_and_counts(receive: Receive) -> None:
-            await asks(store, *[READ] * calls)(receive)
+            await asks(store, *calls)(receive)
             counts.append(waits)
 
         async def counts_and_ends(receive: Receive) -> None:
@@ -115,6 +129,28 @@ async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_wai
 
         await bench.run(asks_and_counts, counts_and_ends)
     assert counts[1] - counts[0] == expected
+
+
+@pytest.mark.parametrize("begins_early", [False, True])
+async def test_only_a_tool_that_begins_early_runs_before_its_start_is_durable(
+    tmp_path: Path, *, begins_early: bool
+) -> None:
+    provider, tool, store = ScriptedProvider(), ScriptedTool(), HeldStore()
+    tools = [msgspec.structs.replace(tool.tool, begins_early=begins_early)]
+    async with memory_daemon(
+        workdir=tmp_path, provider=provider, tools=tools, store=store
+    ) as daemon:
+        client, events = await daemon.connect(), await daemon.watch(types="all")
+        provider.answer(asks(store, ToolCallPiece("own", "work", "{}")), says("done"))
+        await client.request("prompt", text="go", wait=False)
+        await wait_all_tasks_blocked()
+        assert tool.waiting is begins_early
+        store.release()
+        await wait_all_tasks_blocked()
+        assert tool.waiting
+        tool.finish(gives("worked"))
+        await events.run()
+    await store.aclose()
 
 
 async def test_a_hook_on_a_call_is_asked_once_the_answer_is_durable(tmp_path: Path) -> None:

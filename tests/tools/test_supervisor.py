@@ -13,6 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from nousd.errors import StoreFull
+from nousd.tools.interface import WaitStarted
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.process.supervisor_process import OPEN_FILES_USUAL
 from tests.harness.daemon import WAIT_SECONDS
@@ -49,6 +51,63 @@ async def test_a_missing_program_has_exit_code_127(tmp_path: Path) -> None:
     )
     assert ended == Ended(code=127)
     assert b"".join(output) == b"/no/such/program: No such file or directory\n"
+
+
+class Start:
+    """The start of a call on its way to the disk; ``wait`` is a ``WaitStarted``."""
+
+    def __init__(self) -> None:
+        self.awaited = trio.Event()
+        self.settled = trio.Event()
+
+    async def wait(self) -> None:
+        self.awaited.set()
+        await self.settled.wait()
+
+
+async def test_a_program_begins_once_its_start_is_durable_and_not_before(tmp_path: Path) -> None:
+    start = Start()
+    with trio.fail_after(WAIT_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_after, start.wait, tmp_path)
+            await start.awaited.wait()
+            # A whole command comes and goes meanwhile.
+            assert await run("echo ran > other", tmp_path, []) == Ended()
+            assert [path.name for path in tmp_path.iterdir()] == ["other"]
+            start.settled.set()
+    assert (tmp_path / "effect").exists()
+
+
+async def test_a_program_whose_start_cannot_be_logged_never_begins(tmp_path: Path) -> None:
+    async def wait_started() -> None:
+        raise StoreFull("the disk is full")
+
+    with trio.fail_after(WAIT_SECONDS), pytest.raises(StoreFull):
+        await run_after(wait_started, tmp_path)
+    assert not (tmp_path / "effect").exists()
+
+
+async def test_a_program_that_is_cancelled_before_its_start_is_durable_never_begins(
+    tmp_path: Path,
+) -> None:
+    start = Start()
+    with trio.fail_after(WAIT_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_after, start.wait, tmp_path)
+            await start.awaited.wait()
+            nursery.cancel_scope.cancel()
+    assert not (tmp_path / "effect").exists()
+
+
+async def run_after(wait_started: WaitStarted, folder: Path) -> None:
+    await run_supervised(
+        ["/bin/sh", "-c", "echo ran > effect"],
+        cwd=folder,
+        env=ENV,
+        on_output=lambda _: None,
+        timeout_seconds=15,
+        wait_started=wait_started,
+    )
 
 
 async def test_nothing_starts_after_the_daemon_is_gone(tmp_path: Path) -> None:

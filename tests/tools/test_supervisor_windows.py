@@ -140,6 +140,7 @@ async def test_a_command_whose_daemon_dies_between_its_fork_and_its_program_neve
             cwd=REPOSITORY,
             pass_fds=[control.fileno()],
         )
+        daemon.send(supervisor.BEGIN)
         try:
             with trio.fail_after(SOON_SECONDS):
                 told = trio.socket.from_stdlib_socket(daemon.dup())
@@ -151,6 +152,30 @@ async def test_a_command_whose_daemon_dies_between_its_fork_and_its_program_neve
             process.terminate()
             with trio.CancelScope(shield=True):
                 await process.wait()
+    assert not (tmp_path / "effect").exists()
+
+
+@pytest.mark.parametrize("end", ["the daemon dies", "it is told to stop"])
+async def test_a_command_that_has_no_leave_yet_never_begins_after_the_end(
+    tmp_path: Path, end: str
+) -> None:
+    daemon, control = socket.socketpair()
+    with control, daemon:
+        process = await trio.lowlevel.open_process(
+            supervising(control, "echo > effect", tmp_path),
+            cwd=REPOSITORY,
+            pass_fds=[control.fileno()],
+        )
+        control.close()
+        with trio.fail_after(SOON_SECONDS):
+            while not is_waiting_for_signals(process.pid):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            if end == "the daemon dies":
+                daemon.close()
+            else:
+                process.terminate()
+                assert daemon.recv(64) == b"exited -15\n"
+            assert await process.wait() == 0
     assert not (tmp_path / "effect").exists()
 
 
@@ -292,6 +317,7 @@ async def test_an_end_is_told_while_the_first_process_of_a_namespace_still_dies(
             pass_fds=[control.fileno()],
         )
         control.close()
+        daemon.send(supervisor.BEGIN)
         told = trio.socket.from_stdlib_socket(daemon.dup())
         with trio.fail_after(SOON_SECONDS), told:
             first = await number_in(tmp_path / "first")

@@ -226,7 +226,11 @@ class _Call:
         )
 
     async def start(self, reason: str) -> None:
-        await self.host.commit(*self.events.requested(), *self.events.started(reason))
+        await self._log_start(*self.events.requested(), *self.events.started(reason))
+
+    async def _log_start(self, *told: events.Event) -> None:
+        """Log the start of the call; ``_run`` sees to it that this is durable before any effect."""
+        await self.host.stream(*told)
         self._started_at = trio.current_time()
 
     async def give_again(self, stored: StoredResult) -> None:
@@ -254,8 +258,7 @@ class _Call:
             self.events.answered = PolicySource(
                 source="user", decision="allow", reason=answer.reason
             )
-            await self.host.commit(self.events.begun())
-            self._started_at = trio.current_time()
+            await self._log_start(self.events.begun())
             return True
         refused = Refused(
             "tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by, hint=answer.hint
@@ -274,7 +277,7 @@ class _Call:
             *self.events.ends(ToolResult(text, is_error=True), executed=False),
         ]
 
-    async def run(self, admitted: Admitted, context: Any, output: _Output) -> None:
+    async def run(self, admitted: Admitted, context: ToolContext, output: _Output) -> None:
         """Run the call and end it. If it is ended early, only what its commands left is told here."""
         try:
             await self._run(admitted, context, output)
@@ -282,8 +285,12 @@ class _Call:
             if output.left:
                 await self.host.stream(*self.events.left(output.left))
 
-    async def _run(self, admitted: Admitted, context: Any, output: _Output) -> None:
+    async def _run(self, admitted: Admitted, context: ToolContext, output: _Output) -> None:
         self._args = admitted.args
+        if admitted.tool.begins_early:
+            context = msgspec.structs.replace(context, wait_started=self.host.wait_durable)
+        else:
+            await self.host.wait_durable()
         try:
             result = await admitted.tool.run(admitted.args, context)
         except ToolError as error:

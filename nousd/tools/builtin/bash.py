@@ -114,4 +114,5 @@ BASH = builtin(
     _bash,
     dict.fromkeys(("cmd", "script"), "command") | {"timeout_seconds": "timeout"},
     access_of=_access,
+    begins_early=True,
 )

@@ -45,4 +45,5 @@ FIND = builtin(
     FOLDER_ALIASES | {"glob": "pattern"},
     access_of=touches("read"),
     is_read_only=True,
+    begins_early=True,
 )

@@ -68,4 +68,5 @@ GREP = builtin(
     | {"regex": "pattern", "query": "pattern", "include": "glob"},
     access_of=touches("read"),
     is_read_only=True,
+    begins_early=True,
 )

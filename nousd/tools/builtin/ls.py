@@ -67,4 +67,5 @@ LS = builtin(
     FOLDER_ALIASES,
     access_of=touches("read"),
     is_read_only=True,
+    begins_early=True,
 )

@@ -178,4 +178,5 @@ READ = builtin(
     PATH_ALIASES | {"start_line": "offset", "startLine": "offset"},
     access_of=touches("read"),
     is_read_only=True,
+    begins_early=True,
 )

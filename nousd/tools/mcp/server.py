@@ -333,6 +333,7 @@ class McpTool(msgspec.Struct, frozen=True):
     call: Call
     executed_by: ExecutedBy = "mcp"
     is_read_only: bool = False
+    begins_early: bool = False
 
     @property
     def name(self) -> str:

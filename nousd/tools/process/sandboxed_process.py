@@ -117,6 +117,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
             wait_room=collector.wait_room,
             timeout_seconds=command.timeout_seconds,
             held=held,
+            wait_started=context.wait_started,
         )
         output.finish()
         errors.finish()

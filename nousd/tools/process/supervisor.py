@@ -21,7 +21,7 @@ The bound: ``GRACE_SECONDS`` and two seconds after the daemon's death nothing of
 until then nothing of it begins that was not running. At these moments that could fail; each has a test
 in ``tests/tools/test_supervisor_windows.py``:
 
-- The daemon dies while the supervisor starts: it looks at the socket before it forks.
+- The daemon dies while the supervisor starts: it forks when the daemon lets it, which a dead one does not.
 - It dies after that, but before the forked process has become the command. SIGTERM would be swallowed by
   the handler inherited from the supervisor, so the command would begin, and run for the grace period
   without having been told. A pipe that the exec closes says which it is; before it, SIGKILL.
@@ -76,6 +76,7 @@ import msgspec
 import trio
 
 from nousd.tools.anonymous_file import anonymous_file
+from nousd.tools.interface import WaitStarted, has_started
 from nousd.tools.process.fork_server import REPLY_SECONDS_MAX, Forked, fork_server
 from nousd.tools.sandbox.interface import SandboxedProcess
 
@@ -88,6 +89,9 @@ GRACE_SECONDS: Final = 0.5
 ENDING_SECONDS_MAX: Final = 5.0
 """How long a supervisor may take to end a command before it is killed itself. Its own bound is the
 grace period and two seconds."""
+
+BEGIN: Final = b"\n"
+"""Lets the command of a supervisor begin."""
 
 _READ_BYTES: Final = 64 * 1024
 _STARTS_MAX: Final = 2
@@ -128,6 +132,7 @@ async def run_supervised(
     timeout_seconds: float,
     grace_seconds: float = GRACE_SECONDS,
     held: SandboxedProcess | None = None,
+    wait_started: WaitStarted = has_started,
 ) -> Ended:
     """Run a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
 
@@ -143,6 +148,8 @@ async def run_supervised(
         timeout_seconds: it is then ended like a cancelled one; its output is still delivered.
         grace_seconds: the time between SIGTERM and SIGKILL.
         held: the sandbox's additions around the program, which is then its ``argv`` with its ``env``.
+        wait_started: awaited when all is ready, before anything of the program begins. If it raises,
+            nothing of it ever does.
 
     Returns:
         Also for programs that cannot be started: exit code 127, and the reason in the output.
@@ -154,7 +161,7 @@ async def run_supervised(
             streams = [_opened_null(inherited), outputs.pipe(on_output, stack, inherited)]
             errors = None if on_errors is None else outputs.pipe(on_errors, stack, inherited)
             streams.append(streams[-1] if errors is None else errors)
-            program = _Program(argv, cwd, env, grace_seconds, held)
+            program = _Program(argv, cwd, env, grace_seconds, held, wait_started)
             async with _supervised(program, streams, inherited.close) as command:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(outputs.pass_on, wait_room)
@@ -218,6 +225,7 @@ class _Program(NamedTuple):
     env: Mapping[str, str]
     grace_seconds: float
     held: SandboxedProcess | None = None
+    wait_started: WaitStarted = has_started
 
     def job(self, control: int, streams: Sequence[int]) -> tuple[Job, list[int]]:
         """Return what the supervisor is to do, and the descriptors for its places."""
@@ -283,6 +291,9 @@ async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_
         decides = program.held is not None and program.held.asks_on is not None
         command = _Supervised(process, trio.socket.from_stdlib_socket(ours), decides=decides)
         try:
+            await program.wait_started()
+            with suppress(OSError):  # it may have died meanwhile
+                ours.send(BEGIN)
             yield command
         finally:
             with trio.CancelScope(shield=True):

@@ -5,8 +5,9 @@ output are the command's; it has one thread, and for some sandboxes a second one
 See ``nousd.tools.process.supervisor`` for the whole design. Standard library only, like everything that
 the fork server loads.
 
-``control`` of the job is a socket to the daemon, which never writes to it: its end of file, for whatever
-reason, means "end the command". Lines are written to it: ``started PID`` before the command begins, or
+``control`` of the job is a socket to the daemon, which writes one byte to it when the command may begin.
+Its end of file, for whatever reason, means "end the command". Lines are written to it: ``started PID``
+before the command begins, or
 ``failed ERRNO`` where nothing can, and when every process of it is gone ``exited CODE`` (negative: minus
 the signal's number). If it was ended for exceeding a limit, ``exceeded LIMIT`` comes before that.
 """
@@ -113,10 +114,6 @@ def run(job: Job) -> None:
     become_subreaper()
     wake = wake_on_signals(SIGNALS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    if _is_hung_up(control):
-        # The daemon died or gave up while this process was forked: nothing may begin any more.
-        _say(control, f"exited {-signal.SIGTERM}")
-        return
     try:
         os.chdir(job["cwd"])
     except OSError as error:
@@ -125,6 +122,9 @@ def run(job: Job) -> None:
     limits = Limits(*job["limits"])
     if job["asks_on"] >= 0:
         os.set_inheritable(job["asks_on"], False)
+    if not _may_begin(control, wake):
+        _say(control, f"exited {-signal.SIGTERM}")
+        return
     child, started = _start(job["argv"], job["environment"], control, limits)
     if job["asks_on"] >= 0:
         _decide_calls(job["asks_on"])
@@ -159,10 +159,13 @@ def wake_on_signals(numbers: Collection[signal.Signals]) -> int:
     return wake
 
 
-def _is_hung_up(control: socket.socket) -> bool:
+def _may_begin(control: socket.socket, wake: int) -> bool:
+    """Wait for the daemon's leave; return False if it died or gave up, or this process is to stop."""
     poll = select.poll()
+    poll.register(wake, select.POLLIN)
     poll.register(control, select.POLLIN)
-    return bool(poll.poll(0))
+    ready = {descriptor for descriptor, _ in poll.poll()}
+    return wake not in ready and bool(control.recv(1))
 
 
 def _start(

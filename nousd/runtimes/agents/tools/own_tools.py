@@ -49,6 +49,7 @@ class OwnToolCall:
 
     executed_by: ExecutedBy = "runtime"
     is_read_only = False
+    begins_early = False
     description = "a tool of the agent's own"
 
     def __init__(self, name: str, args: Mapping[str, Any], runtime: str, facts: Facts) -> None:
