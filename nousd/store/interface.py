@@ -74,6 +74,10 @@ class Store(Protocol):
         """
         ...
 
+    def hurry(self) -> None:
+        """Somebody waits for what was submitted: hold none of it back for what may follow it."""
+        ...
+
     async def flush(self) -> None:
         """Wait until everything submitted so far had its callback."""
         ...

@@ -34,6 +34,7 @@ class PendingBatches:
         self._batches: deque[tuple[Batch, int]] = deque()
         self._added = 0
         self._settled = 0
+        self._awaited = 0
         self._progress = trio.lowlevel.ParkingLot()
         self._after_commits: list[Callable[[], None]] = []
 
@@ -48,6 +49,15 @@ class PendingBatches:
         self._added += 1
         self.bytes += size
         return size
+
+    def hurry(self) -> None:
+        """Note that somebody waits for a batch that was added."""
+        self._awaited = self._added
+
+    @property
+    def is_awaited(self) -> bool:
+        """Return whether somebody waits for a batch, as far as ``hurry`` was told."""
+        return self._settled < self._awaited
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
         """Call the callbacks of the oldest batches; a callback may add further ones."""

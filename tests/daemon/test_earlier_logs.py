@@ -93,8 +93,11 @@ def role_and_text(entry: Payload) -> tuple[str, str]:
 @pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")
 async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Client) -> None:
-    log = await replay(place, client)
-    assert log == await read_pages(client)
+    log, pages = await replay(place, client), await read_pages(client)
+    if log != pages:
+        # The daemon joined old deltas in between, which it does once.
+        log, pages = await replay(place, client), await read_pages(client)
+    assert log == pages
     kept = {event["id"] for event in log}
     for seq, (_, type_, _) in stored_lines(place.state / "nousd.db").items():
         # The daemon may have joined old deltas.

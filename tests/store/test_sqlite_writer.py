@@ -9,8 +9,10 @@ from contextlib import closing
 from pathlib import Path
 
 import apsw
+import msgspec
 import pytest
 import trio
+from msgspec import UNSET
 
 from nousd.errors import StoreError
 from nousd.store.artifacts import Artifact
@@ -69,8 +71,19 @@ STARTED = events.MessageStart(
 )
 
 
+ASKED = events.MessageEnd(session_id="s1", run_id="r1", turn_id="1", message_id="m0", text="go")
+
+
+def said(*calls: ToolCall) -> events.EntryAppended:
+    """Return the answer of a run's model, with calls."""
+    answer = appended("m1", tool_calls=calls or UNSET)
+    return msgspec.structs.replace(answer, run_id="r1")
+
+
 @pytest.mark.parametrize(
-    "followed", [STARTED, appended("m1", tool_calls=(CALLED,))], ids=["content", "calls"]
+    "followed",
+    [STARTED, ASKED, said(CALLED), said()],
+    ids=["content", "a model input", "calls", "the end of the turn"],
 )
 async def test_a_batch_waits_for_the_one_that_follows_it_at_once(
     watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch, followed: events.Event
@@ -87,6 +100,38 @@ async def test_a_batch_waits_for_the_one_that_follows_it_at_once(
     await watched.flush()
     assert watch.commits == ["FULL"]
     assert outcomes.names == ["first", "second"]
+
+
+async def test_no_batch_waits_for_what_follows_it_once_somebody_waits_for_it(
+    watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    outcomes = Outcomes()
+    await append(watched, created())
+    with trio.fail_after(WAIT_SECONDS):
+        watched.submit(outcomes.batch("first", [STARTED]))
+        watched.hurry()
+        await watched.flush()
+        watch.hold()
+        watched.submit(outcomes.batch("second", [updated()]))
+        watched.hurry()
+        watched.submit(outcomes.batch("third", [STARTED]))
+        await watch.wait_held()
+        watch.release()
+        await watched.flush()
+    assert outcomes.names == ["first", "second", "third"]
+
+
+async def test_a_message_of_a_client_waits_for_nothing(
+    watched: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    outcomes = Outcomes()
+    await append(watched, created())
+    with trio.fail_after(WAIT_SECONDS):
+        watched.submit(outcomes.batch("alone", [appended("m1")]))
+        await watched.flush()
+    assert outcomes.names == ["alone"]
 
 
 async def test_a_batch_that_nothing_follows_after_all_is_committed(

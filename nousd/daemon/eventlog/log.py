@@ -33,12 +33,16 @@ class CommitHandle:
 
     ``is_settled`` is true once the outcome is known; ``failure`` is the reason why it was not
     committed. It does not hold the batch: a handle may be kept for long, and events are large.
+
+    Args:
+        hurry: called when somebody begins to wait; see ``Store.hurry``.
     """
 
     # There is one for each delta, and hardly any is ever waited for.
-    __slots__ = ("_callbacks", "_waited_for", "failure", "is_settled")
+    __slots__ = ("_callbacks", "_hurry", "_waited_for", "failure", "is_settled")
 
-    def __init__(self) -> None:
+    def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
+        self._hurry = hurry
         self.failure: StoreError | None = None
         self.is_settled = False
         self._waited_for: trio.Event | None = None
@@ -58,6 +62,7 @@ class CommitHandle:
             return
         if self._waited_for is None:
             self._waited_for = trio.Event()
+            self._hurry()
         await self._waited_for.wait()
 
     async def wait_committed(self) -> None:
@@ -145,7 +150,7 @@ class Log:
             artifacts: further artifacts to which the events refer.
             owed: see ``Batch.owed``.
         """
-        handle = CommitHandle()
+        handle = CommitHandle(self._store.hurry)
 
         def failed(failure: StoreError) -> None:
             _log.error("a commit failed: %s", failure)

@@ -18,7 +18,7 @@ import trio
 from msgspec import UNSET, UnsetType
 
 from nousd.daemon.clock import later
-from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.eventlog.log import SETTLED, CommitHandle
 from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.policy.requests import PassedOver
 from nousd.daemon.runs.deliveries import DeliveringHost
@@ -106,6 +106,8 @@ class RunHost(DeliveringHost):
         self._instructions: Sequence[SourceText] | None = None
         self._model_calls = 0
         self._has_new_results = False
+        self._results = SETTLED
+        """The batch with the newest results that no model was told yet."""
         self._has_answered = False
 
     # --- its place among runs ----------------------------------------------------------------
@@ -254,9 +256,11 @@ class RunHost(DeliveringHost):
     async def wait_results(self) -> None:
         """See ``TurnHost.wait_results``."""
         # What is held is not in the log yet, but its runtime knows it.
-        is_holding = self._brackets is not None and self._brackets.is_holding
-        if self._has_new_results or is_holding:
+        results, self._results = self._results, SETTLED
+        if self.is_holding:
             await self.wait_durable()
+        elif results is not SETTLED:
+            await results.wait_committed()
 
     async def keep_input(self, compiled: Compiled) -> Stored:
         """See ``NativeHost.keep_input``."""
@@ -438,6 +442,8 @@ class RunHost(DeliveringHost):
 
         handle.when_resolved(resolved)
         self.last_handle = handle
+        if self._has_new_results:
+            self._results, self._has_new_results = handle, False
         self.tree.tell_root(decided)
         return handle
 
@@ -450,7 +456,6 @@ class RunHost(DeliveringHost):
                     self._quiet_until = 0.0
                 self._has_new_results = True
             if isinstance(event, events.ModelInput):
-                self._has_new_results = False
                 self._model_calls += event.purpose == "answer"
             if isinstance(event, events.ModelInput | events.AgentEnd):
                 self.calls_of = None

@@ -191,12 +191,13 @@ class _Answer:
     async def close(self) -> tuple[ToolCall, ...]:
         """End the message, write its entry, and return its calls under our ids.
 
-        With calls, the end is on its way to the disk: each call waits for it before it begins.
+        The end is on its way to the disk: a call waits for it before it has an effect, and whoever
+        waits for the run waits for it too.
         """
         message_id = await self.message.open()
         calls = tool_calls_of(message_id, [self._without_secrets(call) for call in self._calls])
-        log = self._host.stream if calls else self._host.commit
-        await log(*self._remarks(message_id, has_calls=bool(calls)), *self._ends(calls))
+        remarks = self._remarks(message_id, has_calls=bool(calls))
+        await self._host.stream(*remarks, *self._ends(calls))
         return calls
 
     def _without_secrets(self, call: ToolCallPiece) -> tuple[str, str, dict[str, Any]]:

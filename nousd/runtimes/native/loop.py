@@ -263,9 +263,11 @@ class NativeRuntime:
     async def _ask(
         self, host: NativeHost, call: _Call, remarks: tuple[events.Event, ...] = ()
     ) -> Sequence[ToolCall]:
-        """Make one model call. Its input is logged with the remarks while the call is made."""
+        """Make one model call. Its input is logged with the remarks while the call is made, and with
+        the results that it tells of, which are waited for.
+        """
         request = call.compiled.request
-        await host.stream(*remarks, await self._told(host, call.compiled, call.sources))
+        await self._tell(host, call.compiled, call.sources, remarks)
         blobs = {
             attachment.artifact_id: await host.artifact(attachment.artifact_id)
             for attachment in call.compiled.attachments
@@ -277,19 +279,24 @@ class NativeRuntime:
             host, provider, request, blobs, bounds=self._bounds, price=price, secrets=self._secrets
         )
 
-    async def _told(
-        self, host: NativeHost, compiled: Compiled, sources: Sequence[model_events.Source] = ()
-    ) -> events.ModelInput:
-        """Store a model input and return its event, once what it tells of calls is durable."""
+    async def _tell(
+        self,
+        host: NativeHost,
+        compiled: Compiled,
+        sources: Sequence[model_events.Source] = (),
+        remarks: Sequence[events.Event] = (),
+    ) -> None:
+        """Log a model input behind the remarks; return once what it tells of calls is durable."""
         stored = await host.keep_input(compiled)
-        await host.wait_results()
-        return model_input(
+        told = model_input(
             compiled,
             stored,
             sources=sources,
             leaf_id=host.leaf_id,
             **host.tracker.where,
         )
+        await host.stream(*remarks, told)
+        await host.wait_results()
 
     # --- compaction --------------------------------------------------------------------------
 
@@ -370,7 +377,7 @@ class NativeRuntime:
             )
 
         compiled = await self._summary_input(cut, host.choice, None)
-        await host.stream(await self._told(host, compiled))
+        await self._tell(host, compiled)
         room = AnswerRoom(self._bounds, host.answers)
         summary = await self._summary(cut, compiled, host.extend_idle_deadline, room, report)
         entry = compaction.compaction_entry(

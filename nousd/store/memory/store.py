@@ -92,6 +92,9 @@ class MemoryStore:
         self._queued.append(batch)
         self._pending.add(batch)
 
+    def hurry(self) -> None:
+        """Nothing is held back here."""
+
     async def flush(self) -> None:
         await self._pending.wait_settled()
 

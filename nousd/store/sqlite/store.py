@@ -31,7 +31,7 @@ from nousd.store.sqlite.artifact_writes import ArtifactWrites
 from nousd.store.sqlite.commits import Commits
 from nousd.store.sqlite.database import UNREADABLE, Connect, open_for_reading, open_for_writing
 from nousd.store.sqlite.reserve import RESERVE_BYTES, Reserve
-from nousd.store.sqlite.writer import STOP, Chore, Job, Writer
+from nousd.store.sqlite.writer import STOP, WAKE, Chore, Job, Writer, is_followed
 from nousd.wire.objects.metrics import LogMetrics
 
 RESERVE_SUFFIX: Final = ".reserve"
@@ -140,6 +140,8 @@ class SqliteStore:
         self._token = trio.lowlevel.current_trio_token()
         self._epoch = 0
         self._refusal: StoreError | None = None
+        self._is_holding = False
+        """Whether the newest batch may be held open for what follows it."""
         self._errands: set[_Errand] = set()
         self._artifact_writes = ArtifactWrites(self._do)
         self._writer = Writer(opened.commits, opened.reserve, self._report)
@@ -194,11 +196,19 @@ class SqliteStore:
         await self._pending.wait_room()
 
     def submit(self, batch: Batch) -> None:
+        is_awaited = self._pending.is_awaited
         size = self._pending.add(batch)
         if self._refusal is None:
-            self._writer.jobs.put(Job(self._epoch, batch, size))
+            self._is_holding = not is_awaited and is_followed(batch)
+            self._writer.jobs.put(Job(self._epoch, batch, size, self._is_holding))
         else:
             self._token.run_sync_soon(self._refuse)
+
+    def hurry(self) -> None:
+        self._pending.hurry()
+        if self._is_holding:
+            self._is_holding = False
+            self._writer.jobs.put(WAKE)
 
     async def flush(self) -> None:
         await self._pending.wait_settled()

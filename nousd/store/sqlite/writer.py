@@ -9,10 +9,10 @@ that was submitted before the loop learned of it must fail too. Each batch carri
 a failure makes the writer's epoch larger than that of the failed group, and batches with a smaller one
 fail without being tried. The loop takes over the new epoch together with the failure.
 
-Followers. Some events are followed by others at once: the beginning of a message by its content, a
-message with tool calls by what becomes of the first of them. Alone they would cost a commit, and what
-follows, which somebody waits for, would wait for both. So a group that ends with one is held open for a
-moment.
+Followers. Some events are followed by others at once: the beginning of a turn by the model's input, that
+of a message by its content, the end of an answer by its first call or the end of its turn, and a result
+by the next input. Alone they would cost a commit, and what follows, which somebody waits for, would wait
+for both. So a group that ends with one is held open for a moment, unless somebody waits for it.
 
 A full disk. While the reserve is not in place, nothing new begins: a batch that is not owed is refused
 unless the space for the reserve can be allocated again. So the first input for which there is room ends
@@ -34,13 +34,14 @@ from typing import Any, Final
 
 import apsw
 import msgspec
+from msgspec import UNSET
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.store.pending import Outcome
 from nousd.store.records import Batch
 from nousd.store.sqlite.commits import Commits
 from nousd.store.sqlite.reserve import Reserve
-from nousd.wire.events import EntryAppended, MessageStart
+from nousd.wire.events import EntryAppended, MessageEnd, MessageStart
 from nousd.wire.objects.entries import MessageEntry
 
 GROUP_EVENTS_MAX: Final = 4096
@@ -53,11 +54,12 @@ FOLLOWING_SECONDS_MAX: Final = 0.002
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A batch of ``size`` bytes, and the epoch in which it was decided."""
+    """A batch of ``size`` bytes, the epoch in which it was decided, and whether it ``is_followed``."""
 
     epoch: int
     batch: Batch
     size: int
+    is_followed: bool = False
 
 
 class Chore(msgspec.Struct, frozen=True):
@@ -84,11 +86,11 @@ class _Stop:
 STOP: Final = _Stop()
 
 
-class _Wake:
-    """Stands in the queue when there is something to tidy."""
+class Wake:
+    """Stands in the queue when there is something to tidy, or when nothing is to be held open."""
 
 
-_WAKE: Final = _Wake()
+WAKE: Final = Wake()
 
 Report = Callable[[Sequence[Outcome], int], None]
 """Called in the writer's thread with the outcomes of the oldest jobs, and the epoch from now on."""
@@ -98,7 +100,7 @@ class Writer:
     """The writer; ``run`` is its thread, ``jobs`` its queue."""
 
     def __init__(self, commits: Commits, reserve: Reserve, report: Report) -> None:
-        self.jobs: SimpleQueue[Job | Chore | _Wake | _Stop] = SimpleQueue()
+        self.jobs: SimpleQueue[Job | Chore | Wake | _Stop] = SimpleQueue()
         self._commits = commits
         self._reserve = reserve
         self._report = report
@@ -121,7 +123,7 @@ class Writer:
 
     def _wake(self) -> None:
         """Have the thread look at what there is to tidy, also if no job comes."""
-        self.jobs.put(_WAKE)
+        self.jobs.put(WAKE)
 
     def _take_group(self) -> list[Job]:
         """Wait for a job, and take those that wait behind it."""
@@ -136,7 +138,7 @@ class Writer:
             if isinstance(job, Chore):
                 self._chore = job
                 return group
-            if isinstance(job, _Wake):
+            if isinstance(job, Wake):
                 return group
             group.append(job)
             events += len(job.batch.records)
@@ -144,7 +146,7 @@ class Writer:
             if events >= GROUP_EVENTS_MAX or size >= GROUP_BYTES_MAX:
                 return group
             try:
-                if _is_followed(job.batch):
+                if job.is_followed:
                     until = until or monotonic() + FOLLOWING_SECONDS_MAX
                     job = self.jobs.get(timeout=max(0.0, until - monotonic()))
                 else:
@@ -213,14 +215,13 @@ class Writer:
         )
 
 
-def _is_followed(batch: Batch) -> bool:
+def is_followed(batch: Batch) -> bool:
     """Return whether another batch comes at once, as far as can be told from the events."""
     event = batch.records[-1].event if batch.records else None
-    if isinstance(event, MessageStart):
-        return True
-    if not isinstance(event, EntryAppended) or not isinstance(event.entry, MessageEntry):
-        return False
-    return bool(event.entry.tool_calls)
+    if isinstance(event, EntryAppended):
+        # A client's own message has no run, and nothing need follow it.
+        return isinstance(event.entry, MessageEntry) and event.run_id is not UNSET
+    return isinstance(event, MessageStart | MessageEnd)
 
 
 def _can_repeat(job: Job, outcome: Outcome) -> bool:

@@ -21,7 +21,7 @@ The bound: ``GRACE_SECONDS`` and two seconds after the daemon's death nothing of
 until then nothing of it begins that was not running. At these moments that could fail; each has a test
 in ``tests/tools/test_supervisor_windows.py``:
 
-- The daemon dies while the supervisor starts: it forks when the daemon lets it, which a dead one does not.
+- The daemon dies while the supervisor starts: it waits for a byte of the daemon before it forks.
 - It dies after that, but before the forked process has become the command. SIGTERM would be swallowed by
   the handler inherited from the supervisor, so the command would begin, and run for the grace period
   without having been told. A pipe that the exec closes says which it is; before it, SIGKILL.
