@@ -14,10 +14,12 @@ from nousd.daemon.eventlog.log import CommitHandle
 from nousd.extensions.hooks import ToolCalled, TurnEnding
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store.memory.store import MemoryStore
-from tests.daemon.hooks_bench import Bench, open_bench
+from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite import writer
+from tests.daemon.hooks_bench import Bench, calls, open_bench
 from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says
 from tests.extensions.registering import Register, on
-from tests.harness.daemon import memory_daemon
+from tests.harness.daemon import WAIT_SECONDS, Event, memory_daemon
 
 READ = ToolCallPiece("own", "read", '{"path": "a.txt"}')
 WRITE = ToolCallPiece("own", "write", '{"path": "b.txt", "content": "x"}')
@@ -78,7 +80,7 @@ def ends(store: HeldStore) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("registers", "calls", "expected"),
+    ("registers", "asked", "expected"),
     [
         ((), [WRITE], 2),
         ((), [WRITE, WRITE], 3),
@@ -102,7 +104,7 @@ async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_wai
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     registers: Sequence[Register],
-    calls: Sequence[ToolCallPiece],
+    asked: Sequence[ToolCallPiece],
     expected: int,
 ) -> None:
     waits = 0
@@ -120,7 +122,7 @@ async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_wai
         counts: list[int] = []
 
         async def asks_and_counts(receive: Receive) -> None:
-            await asks(store, *calls)(receive)
+            await asks(store, *asked)(receive)
             counts.append(waits)
 
         async def counts_and_ends(receive: Receive) -> None:
@@ -129,6 +131,30 @@ async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_wai
 
         await bench.run(asks_and_counts, counts_and_ends)
     assert counts[1] - counts[0] == expected
+
+
+async def test_what_follows_at_once_is_committed_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A group that is held open although nothing follows would be held for ever.
+    monkeypatch.setattr(writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    (tmp_path / "a.txt").write_text("x")
+    ends: set[int] = set()
+    async with (
+        sqlite.open_store(tmp_path / "log.db") as store,
+        open_bench(tmp_path, store=store) as bench,
+    ):
+        store.after_commits(lambda: ends.add(store.head))
+        run = await bench.run(calls("read", '{"path": "a.txt"}'), says("done"))
+    last_of_commits = [event["type"] for event in run if number_of(event) in ends]
+    # The turn goes on with its input, an answer with its call or the end of the turn, a result with the
+    # next input.
+    assert "model_input" in last_of_commits
+    assert not {"message_end", "entry_appended"} & set(last_of_commits)
+
+
+def number_of(event: Event) -> int:
+    return int(event["id"].removeprefix("evt-"))
 
 
 @pytest.mark.parametrize("begins_early", [False, True])
