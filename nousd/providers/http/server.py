@@ -134,6 +134,9 @@ class ModelServer:
             return await connections.get(self._base + path, UNRECORDED)
 
     async def _opened(self) -> Connections:
+        if self._connections is not None:
+            # Even a free lock costs a turn of the event loop.
+            return self._connections
         async with self._opening:
             if self._connections is None:
                 # In a thread: it also imports the HTTP library.
