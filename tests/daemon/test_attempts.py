@@ -389,10 +389,35 @@ async def test_a_branch_asks_before_it_repeats_a_call_of_its_deleted_parent(benc
     bench.provider.answer(says("done again"))
     await bench.client.request("resume", session_id=branch)
     request = (await bench.events.until("permission_requested"))["payload"]
-    assert request["attempt"] == 1
+    assert request["attempt"] == 2
     assert not bench.work.waiting
     await bench.client.request("confirm_tool", **naming(request, "deny"))
     await bench.events.run()
+
+
+@pytest.mark.parametrize("answer", ["once", "deny"])
+async def test_a_call_that_is_repeated_for_a_deleted_parent_gets_a_result_of_its_own(
+    bench: Bench, answer: str
+) -> None:
+    bench.work.finish(gives("of the parent"), gives("of the branch"))
+    run = await bench.run(asks_for("work"), says("done"))
+    parent = (await bench.client.request("get_state"))["session_id"]
+    branch = (await bench.client.request("branch_session", session_id=parent))["session_id"]
+    await bench.client.request("delete_session", session_id=parent)
+    await bench.client.request("switch_session", session_id=branch)
+    await bench.move_back_to_the_calls(run)
+    bench.provider.answer(says("done again"))
+    await bench.client.request("resume", session_id=branch)
+    request = (await bench.events.until("permission_requested"))["payload"]
+    assert request["attempt"] == 2
+    await bench.client.request("confirm_tool", **naming(request, answer))
+    run = await bench.events.run()
+    tree = (await bench.client.request("get_tree", session_id=branch))["nodes"]
+    results = [node["id"] for node in tree if node["role"] == "tool"]
+    call_id = request["tool_call_id"]
+    assert results == [f"{call_id}.result", f"{call_id}.result.2"]
+    [appended] = [each["entry"]["id"] for each in of_type(run, "entry_appended")[:1]]
+    assert appended == results[1]
 
 
 # --- a kill ----------------------------------------------------------------------------------

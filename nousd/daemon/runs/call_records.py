@@ -14,7 +14,8 @@ from nousd.daemon.eventlog.log_walk import event_of, for_each_event
 from nousd.daemon.sessions.history import wholes_of
 from nousd.errors import CommandRejected
 from nousd.machine.session.client_calls import CallLifecycle
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
+from nousd.machine.session.closing_events import attempt_of, message_of
+from nousd.runtimes.calls.attempts import Earlier, StoredResult
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import ToolCallRow
@@ -31,6 +32,10 @@ _STEPS: Final = frozenset(
     for name, struct in EVENTS.items()
     if issubclass(struct, ToolCallEvent) and name not in events.DELTA_EVENTS
 ) | {"tool_execution_end"}
+
+
+_TREE_PAGE: Final = 1000
+"""Entries that are read at a time."""
 
 
 class CallRecords:
@@ -118,16 +123,26 @@ class CallRecords:
         Its run may have been deleted with its session, which a branch outlives; and the first version
         of the log had no requests.
         """
-        entry = await self._store.entry(session_id, call.tool_call_id.rpartition(".")[0])
+        entry = await self._store.entry(session_id, message_of(call.tool_call_id))
         assert isinstance(entry, MessageEntry)
+        attempts = await self._answered(session_id, call)
         if await self._store.run(entry.run_id) is None:
-            return Earlier(may_have_run=True)
+            return Earlier(attempts, may_have_run=True)
         wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
         started: list[Any] = []
         await for_each_event(self._store, wanted, lambda stored: started.append(event_of(stored)))
-        if any(event.tool_call_id == call.tool_call_id for event in started):
-            return Earlier(may_have_run=True)
-        return NEVER_SEEN
+        may_have_run = any(event.tool_call_id == call.tool_call_id for event in started)
+        return Earlier(attempts, may_have_run)
+
+    async def _answered(self, session_id: str, call: ToolCall) -> int:
+        """Return the last attempt of which the session has the result; 0 for none. The next one must
+        not give its result the same id.
+        """
+        last, after = 0, message_of(call.tool_call_id)
+        while nodes := await self._store.tree(session_id, after=after, limit=_TREE_PAGE):
+            last = max(last, *[attempt_of(node.id, call.tool_call_id) for node in nodes])
+            after = nodes[-1].id
+        return last
 
     async def _last_result(
         self, newest_first: list[ToolCallRow]
