@@ -260,8 +260,9 @@ def tool_result_entry(
 
     Its id follows from the call and the attempt, so no attempt can have two results.
     """
+    attempt = end.attempt or 1
     return MessageEntry(
-        id=_result_id(end.tool_call_id, end.attempt or 1),
+        id=f"{end.tool_call_id}.result" + (f".{attempt}" if attempt > 1 else ""),
         parent_id=or_unset(parent_id),
         role="tool",
         text=text,
@@ -278,13 +279,9 @@ def tool_result_entry(
     )
 
 
-def _result_id(tool_call_id: str, attempt: int) -> str:
-    return f"{tool_call_id}.result" + (f".{attempt}" if attempt > 1 else "")
-
-
 def attempt_of(entry_id: str, tool_call_id: str) -> int:
     """Return the attempt whose result an entry is; 0 if it is none of that call."""
-    first = _result_id(tool_call_id, 1)
+    first = f"{tool_call_id}.result"
     if entry_id == first:
         return 1
     number = entry_id.removeprefix(f"{first}.")
