@@ -164,8 +164,12 @@ def _may_begin(control: socket.socket, wake: int) -> bool:
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     poll.register(control, select.POLLIN)
-    ready = {descriptor for descriptor, _ in poll.poll()}
-    return wake not in ready and bool(control.recv(1))
+    while True:
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if wake in ready and set(os.read(wake, 4096)) - {signal.SIGCHLD}:
+            return False
+        if control.fileno() in ready:
+            return bool(control.recv(1))
 
 
 def _start(
