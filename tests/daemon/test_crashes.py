@@ -169,4 +169,5 @@ async def test_a_torn_tail_of_the_log_keeps_earlier_entries_and_accepts_new_ones
         assert (await client.request("prompt", text="after"))["status"] == "completed"
         texts = [entry["text"] for entry in (await client.request("get_messages"))["messages"]]
         assert texts[0] == "before"
-        assert texts[-2] == "after"
+        # The tear may take a whole turn; its prompt was accepted before and waits for another.
+        assert {"at the tear", "after"} <= set(texts)
