@@ -174,7 +174,8 @@ async def test_a_command_that_has_no_leave_yet_never_begins_after_the_end(
                 daemon.close()
             else:
                 process.terminate()
-                assert daemon.recv(64) == b"exited -15\n"
+                with trio.socket.from_stdlib_socket(daemon.dup()) as told:
+                    assert await told.recv(64) == b"exited -15\n"
             assert await process.wait() == 0
     assert not (tmp_path / "effect").exists()
 
