@@ -75,7 +75,7 @@ class Store(Protocol):
         ...
 
     def hurry(self) -> None:
-        """Somebody waits for what was submitted: hold none of it back for what may follow it."""
+        """Hold no submitted batch open any longer for others to follow it: somebody waits."""
         ...
 
     async def flush(self) -> None:

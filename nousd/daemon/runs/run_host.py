@@ -37,6 +37,7 @@ from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
 from nousd.machine.session import queue
 from nousd.machine.session.brackets import Brackets
+from nousd.machine.session.closing_events import message_of
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.machine.session.state import options_of
 from nousd.runtimes.calls.attempts import Earlier
@@ -337,7 +338,7 @@ class RunHost(DeliveringHost):
 
     async def earlier(self, call: ToolCall) -> Earlier:
         """See ``TurnHost.earlier``."""
-        message_id = call.tool_call_id.rpartition(".")[0]
+        message_id = message_of(call.tool_call_id)
         self._others.require_alone(self, message_id)
         self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)

@@ -286,7 +286,7 @@ class NativeRuntime:
         sources: Sequence[model_events.Source] = (),
         remarks: Sequence[events.Event] = (),
     ) -> None:
-        """Log a model input behind the remarks; return once what it tells of calls is durable."""
+        """Log a model input behind the remarks; return once the results in it are durable."""
         stored = await host.keep_input(compiled)
         told = model_input(
             compiled,
