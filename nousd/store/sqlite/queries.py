@@ -90,8 +90,14 @@ def _events_query(connection: apsw.Connection, wanted: EventFilter) -> str:
         query = _EVENTS_OF_RUN
     else:
         query = _EVENTS_ALL if wanted.session_id is None else _EVENTS_OF_SESSION
-    # To look for a deletion at each event makes a replay of a log a tenth slower.
-    return query if is_deleting(connection) else query.replace(_IS_KEPT, "TRUE")
+    return _as_needed(connection, query, _IS_KEPT)
+
+
+def _as_needed(connection: apsw.Connection, query: str, is_kept: str) -> str:
+    """Return a query that looks for a deletion at each row only while there is one: to look makes a
+    replay of a log, or reading a path, a tenth slower.
+    """
+    return query if is_deleting(connection) else query.replace(is_kept, "TRUE")
 
 
 _JOINED_FROM_BEFORE: Final = f"""
@@ -131,14 +137,16 @@ def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry 
     return None if row is None else _entry_decoder.decode(row[1])
 
 
+_IS_ENTRY_KEPT: Final = is_kept("entries")
+
 _PATH: Final = f"""
     WITH RECURSIVE walked (seq, parent_id) AS (
         SELECT seq, parent_id FROM entries
-        WHERE session_id = :session_id AND entry_id = :leaf_id AND {is_kept("entries")}
+        WHERE session_id = :session_id AND entry_id = :leaf_id AND {_IS_ENTRY_KEPT}
         UNION ALL
         SELECT entries.seq, entries.parent_id FROM walked
         JOIN entries ON entries.session_id = :session_id AND entries.entry_id = walked.parent_id
-            AND {is_kept("entries")}
+            AND {_IS_ENTRY_KEPT}
     )
     SELECT entry_bodies.body FROM walked JOIN entry_bodies ON entry_bodies.seq = walked.seq
 """  # noqa: S608
@@ -153,7 +161,8 @@ def path(
     bodies: list[bytes] = []
     size = 0
     has_more = False
-    for (body,) in connection.execute(_PATH, {"session_id": session_id, "leaf_id": leaf_id}):
+    query = _as_needed(connection, _PATH, _IS_ENTRY_KEPT)
+    for (body,) in connection.execute(query, {"session_id": session_id, "leaf_id": leaf_id}):
         size += len(body)
         if len(bodies) == limit or (bodies and size > bytes_max):
             has_more = True
