@@ -33,9 +33,9 @@ from nousd.wire.objects.inputs import QueuedInput
 _log = logging.getLogger(__name__)
 
 _FIRST_PAGE_ENTRIES: Final = 64
-_PAGE_GROWTH: Final = 4
+_PAGE_GROWTH: Final = 8
 _PAGE_ENTRIES_MAX: Final = 4096
-"""A page is four times the one before, so that no path takes many and little more is read than needed,
+"""A page is eight times the one before, so that no path takes many and little more is read than needed,
 up to what the event loop looks through in a millisecond or two.
 """
 
