@@ -183,9 +183,10 @@ def _any(messages: Iterable[ModelMessage]) -> bytes:
 
 def _is_simple(message: ModelMessage) -> bool:
     """The keys of our structs are ASCII, and their numbers small."""
-    return type(message) is not AssistantMessage or (
-        all(is_simple(call.args) for call in message.tool_calls)
-        and all(is_simple(block.data) for block in message.reasoning)
+    if type(message) is not AssistantMessage or not (message.tool_calls or message.reasoning):
+        return True
+    return all(is_simple(call.args) for call in message.tool_calls) and all(
+        is_simple(block.data) for block in message.reasoning
     )
 
 

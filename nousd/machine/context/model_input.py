@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, final
 
 import msgspec
 from msgspec import UNSET
@@ -50,6 +50,7 @@ class ToolSpec(msgspec.Struct, frozen=True, dict=True):
         return len(msgspec.json.encode(self))
 
 
+@final
 class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
     """A message of the user. It contains the hash of each attachment, not the bytes."""
 
@@ -65,6 +66,7 @@ class ModelToolCall(msgspec.Struct, frozen=True):
     args: dict[str, Any]
 
 
+@final
 class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
     """A message of the model; ``text`` may be empty if there are calls.
 
@@ -76,6 +78,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assis
     reasoning: tuple[ReasoningBlock, ...] = ()
 
 
+@final
 class ToolResultMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
     """The result of one call; every call has exactly one, right behind its message."""
 

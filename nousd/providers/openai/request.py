@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from nousd.machine.context.model_input import (
-    AssistantMessage,
     ModelInput,
     ModelMessage,
     ModelToolCall,
@@ -69,19 +68,19 @@ def _written(
 
 
 def _message(message: ModelMessage, ids: CallIds, names: ToolNames, blobs: Blobs) -> dict[str, Any]:
-    match message:
-        case UserMessage():
-            return {"role": "user", "content": _content(message, blobs)}
-        case ToolResultMessage(tool_call_id=id, text=text):
-            return {"role": "tool", "tool_call_id": ids.of_result(id), "content": text}
-        case AssistantMessage() if not message.tool_calls:
-            return {"role": "assistant", "content": message.text}
-        case AssistantMessage(text=text, tool_calls=calls):
-            return {
-                "role": "assistant",
-                "content": text or None,
-                "tool_calls": [_tool_call(call, ids, names) for call in calls],
-            }
+    # The exact type is asked for: ``isinstance`` takes ten times as long to say no of a struct.
+    if type(message) is UserMessage:
+        return {"role": "user", "content": _content(message, blobs)}
+    if type(message) is ToolResultMessage:
+        id = ids.of_result(message.tool_call_id)
+        return {"role": "tool", "tool_call_id": id, "content": message.text}
+    if not message.tool_calls:
+        return {"role": "assistant", "content": message.text}
+    return {
+        "role": "assistant",
+        "content": message.text or None,
+        "tool_calls": [_tool_call(call, ids, names) for call in message.tool_calls],
+    }
 
 
 def _content(message: UserMessage, blobs: Blobs) -> str | list[dict[str, Any]]:
