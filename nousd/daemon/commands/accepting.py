@@ -17,7 +17,7 @@ from msgspec import UNSET
 
 from nousd.daemon.blobs.attachments import Attached, attached
 from nousd.daemon.clock import Clock
-from nousd.daemon.commands.hooked import Warnings, asked_input
+from nousd.daemon.commands.hooked import Warnings, run_input_hooks
 from nousd.daemon.commands.run_requests import choice_for
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred
@@ -85,7 +85,7 @@ class Target(msgspec.Struct, frozen=True):
     tail: Sequence[Entry] = ()
 
 
-async def accepted(
+async def accept_input(
     services: Services,
     command: C,
     find: Callable[[Services, C, str], Awaitable[Target]],
@@ -107,10 +107,10 @@ async def accepted(
             target.live,
             PendingInput(command, request_hash=request_hash, tail=target.tail),
         )
-    asked = await asked_input(services, target.live, command)
+    asked = await run_input_hooks(services, target.live, command)
     if asked.handled is not None:
         return asked.handled
-    brought = await _brought(services, target.live, command)
+    brought = await _read_attachments(services, target.live, command)
     # Awaited above: the session may have changed.
     target = await find(services, command, request_hash)
     if target.known is not None:
@@ -119,7 +119,9 @@ async def accepted(
     return _with_warnings(accept(services, target.live, pending), asked.warnings)
 
 
-async def _brought(services: Services, live: LiveSession | None, command: HandedIn) -> Attached:
+async def _read_attachments(
+    services: Services, live: LiveSession | None, command: HandedIn
+) -> Attached:
     if not command.attachments:
         return Attached()
     seen = services.sessions.without_session() if live is None else live.state
@@ -146,7 +148,9 @@ async def require_entry(services: Services, live: LiveSession | None, entry_id: 
 # --- acknowledging it once -------------------------------------------------------------------
 
 
-def remembered(live: LiveSession, handle: CommitHandle, queued: QueuedInput) -> Deferred:
+def remember_acknowledgement(
+    live: LiveSession, handle: CommitHandle, queued: QueuedInput
+) -> Deferred:
     """Return the acknowledgement of a new input, and remember it for when the input is sent again."""
     reply = Deferred(handle, _acknowledgement(live, queued))
     if isinstance(queued.client_message_id, str):
@@ -154,7 +158,7 @@ def remembered(live: LiveSession, handle: CommitHandle, queued: QueuedInput) -> 
     return reply
 
 
-async def repeated(
+async def find_earlier_acknowledgement(
     services: Services, live: LiveSession, command: HandedIn, request_hash: str
 ) -> Deferred | Accepted | None:
     """Return the first acknowledgement of an input that is sent again, else None.
@@ -171,17 +175,17 @@ async def repeated(
         row = await services.store.input_by_client_id(live.session_id, command.client_message_id)
         known = live.accepted.get(command.client_message_id)
     if known is not None:
-        return _again(command, request_hash, known.reply, known.request_hash)
+        return _repeat_acknowledgement(command, request_hash, known.reply, known.request_hash)
     if row is None:
         return None
     # A follow-up that was promoted since was acknowledged as a follow-up.
     was_promoted = row.input.kind == "steer" and isinstance(command, commands.FollowUp)
     kind = "follow_up" if was_promoted else row.input.kind
     first = _acknowledgement(live, msgspec.structs.replace(row.input, kind=kind))
-    return _again(command, request_hash, first, row.input.request_hash or "")
+    return _repeat_acknowledgement(command, request_hash, first, row.input.request_hash or "")
 
 
-def _again(
+def _repeat_acknowledgement(
     command: HandedIn, request_hash: str, first: Deferred | Accepted, first_hash: str
 ) -> Deferred | Accepted:
     """Return an acknowledgement marked as repeated, if it fits the command that is sent now."""

@@ -45,7 +45,9 @@ class AskedInput(NamedTuple, Generic[C]):
     handled: Deferred | Accepted | None = None
 
 
-async def asked_input(services: Services, live: LiveSession | None, command: C) -> AskedInput[C]:
+async def run_input_hooks(
+    services: Services, live: LiveSession | None, command: C
+) -> AskedInput[C]:
     """Run the input hooks of extensions, once for each input.
 
     Raises:
@@ -54,18 +56,18 @@ async def asked_input(services: Services, live: LiveSession | None, command: C) 
     if not services.hooks.has("input"):
         return AskedInput(command)
     key = _key(live, command)
-    if (known := _dealt_with(services, key)) is not None:
+    if (known := _find_response(services, key)) is not None:
         return AskedInput(command, handled=known)
-    outcome = await services.hooks.input(_given(live, command))
+    outcome = await services.hooks.input(_build_hook_input(live, command))
     if services.stopping.is_set():
         raise ShuttingDown("the daemon is stopping")
     if not outcome.handled_by:
         changed = msgspec.structs.replace(command, text=outcome.text)
-        return AskedInput(changed, outcome.changed_by, _told(outcome.failures))
+        return AskedInput(changed, outcome.changed_by, _report_failures(outcome.failures))
     # A client that did not wait may have sent it twice: the first response counts.
-    if (known := _dealt_with(services, key)) is not None:
+    if (known := _find_response(services, key)) is not None:
         return AskedInput(command, handled=known)
-    handled = _handled(services, live, command, outcome)
+    handled = _record_handled(services, live, command, outcome)
     if key is not None:
         services.handled.remember(key, handled)
     return AskedInput(command, handled=handled)
@@ -78,7 +80,7 @@ def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
     return "" if live is None else live.session_id, command.client_message_id
 
 
-def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | None:
+def _find_response(services: Services, key: tuple[str, str] | None) -> Deferred | None:
     """Return the response to an input that an extension handled before, marked as repeated."""
     known = None if key is None else services.handled.get(key)
     if known is None:
@@ -87,7 +89,7 @@ def _dealt_with(services: Services, key: tuple[str, str] | None) -> Deferred | N
     return Deferred(known.handle, msgspec.structs.replace(known.payload, repeated=True))
 
 
-def _given(live: LiveSession | None, command: C) -> InputGiven:
+def _build_hook_input(live: LiveSession | None, command: C) -> InputGiven:
     run = None if live is None else live.state.run
     return InputGiven(
         session_id="" if live is None else live.session_id,
@@ -106,7 +108,7 @@ _KINDS: Final[dict[type, InputKind]] = {
 }
 
 
-def _handled(
+def _record_handled(
     services: Services, live: LiveSession | None, command: C, outcome: InputOutcome
 ) -> Deferred:
     """Record that an extension handled an input, and return the response."""
@@ -130,7 +132,7 @@ def _handled(
         session_id=session_id,
         handled_by=outcome.handled_by,
         reply=reply,
-        warnings=_told(outcome.failures),
+        warnings=_report_failures(outcome.failures),
     )
     return Deferred(services.sessions.note(live, event), answer)
 
@@ -146,17 +148,17 @@ async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
         session_id=services.sessions.active_id or "",
         to_session_id="" if to is None else to.session_id,
     )
-    return _may(services, await services.hooks.may("session_before_switch", switching))
+    return _require_consent(services, await services.hooks.may("session_before_switch", switching))
 
 
 async def ask_fork(services: Services, parent: LiveSession) -> Warnings:
     """Ask whether a session may be branched. Raises as ``ask_switch`` does."""
     forking = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
-    return _may(services, await services.hooks.may("session_before_fork", forking))
+    return _require_consent(services, await services.hooks.may("session_before_fork", forking))
 
 
-def _may(services: Services, outcome: SwitchOutcome) -> Warnings:
-    warnings = _told(outcome.failures)
+def _require_consent(services: Services, outcome: SwitchOutcome) -> Warnings:
+    warnings = _report_failures(outcome.failures)
     if outcome.cancelled is not None:
         extension, reason = outcome.cancelled
         raise CommandRejected("cancelled_by_extension", cause=f"{extension}: {reason}")
@@ -165,7 +167,7 @@ def _may(services: Services, outcome: SwitchOutcome) -> Warnings:
     return warnings
 
 
-def _told(failures: Iterable[Failure]) -> Warnings:
+def _report_failures(failures: Iterable[Failure]) -> Warnings:
     """Return warnings about extensions for the response, and log them."""
     warnings = tuple(
         Remark(code=failure.code, message=beginning(failure.message)) for failure in failures

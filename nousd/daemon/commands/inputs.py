@@ -12,18 +12,18 @@ from msgspec import UNSET
 from nousd.daemon.commands.accepting import (
     PendingInput,
     Target,
-    accepted,
+    accept_input,
     facts_of,
-    remembered,
-    repeated,
+    find_earlier_acknowledgement,
+    remember_acknowledgement,
     require_entry,
 )
 from nousd.daemon.commands.run_requests import (
     LOOKS_MAX,
-    appended_tail,
+    build_run_request,
+    read_appended_tail,
+    read_unfinished_work,
     refuse_second_run,
-    run_request,
-    what_is_left,
 )
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
@@ -44,7 +44,7 @@ from nousd.wire.responses import Accepted, Queue, Result
 
 async def prompt(services: Services, command: commands.Prompt) -> Reply:
     """Start a run; creates the first session if none is active."""
-    reply = await accepted(services, command, _place_of_prompt, _start)
+    reply = await accept_input(services, command, _place_of_prompt, _start)
     return await _result_of(services, reply) if command.wait else reply
 
 
@@ -60,8 +60,8 @@ async def _place_of_prompt(
     looks_back = command.reuse_appended or command.require_appended
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
-        tail = await appended_tail(services, live, leaf_id) if looks_back else ()
-        known = await repeated(services, live, command, request_hash)
+        tail = await read_appended_tail(services, live, leaf_id) if looks_back else ()
+        known = await find_earlier_acknowledgement(services, live, command, request_hash)
         # Something may have been appended since; a session with a run refuses the prompt anyway.
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
         if is_current or not looks_back or live.state.run is not None:
@@ -82,7 +82,7 @@ def _start(
         refuse_second_run(services, live, command.client_id)
     seen = services.sessions.without_session() if live is None else live.state
     runtime = services.run_services.runtimes.of(seen)
-    request = run_request(services, seen, command)
+    request = build_run_request(services, seen, command)
     there = appending.reusable(pending.tail, command.text, brought.attachments)
     if command.require_appended and there is None:
         raise CommandRejected("nothing_appended")
@@ -118,7 +118,7 @@ def _start(
         own_prompt=queued.input_id,
         artifacts=brought.artifacts,
     )
-    return remembered(live, run.last_handle, queued)
+    return remember_acknowledgement(live, run.last_handle, queued)
 
 
 async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
@@ -178,7 +178,7 @@ def _result_of_handled(accepted: Accepted) -> Result:
 
 async def append_message(services: Services, command: commands.AppendMessage) -> Reply:
     """Store a message of the user without a run; creates the first session if none is active."""
-    return await accepted(services, command, _place_of_message, _append)
+    return await accept_input(services, command, _place_of_message, _append)
 
 
 async def _place_of_message(
@@ -187,7 +187,11 @@ async def _place_of_message(
     live = await services.sessions.target(command.session_id)
     if live is not None:
         services.workspaces.require_allowed(live.state)
-    known = None if live is None else await repeated(services, live, command, request_hash)
+    known = (
+        None
+        if live is None
+        else await find_earlier_acknowledgement(services, live, command, request_hash)
+    )
     return Target(live, known)
 
 
@@ -201,17 +205,19 @@ def _append(
     )
     title = services.run_services.new_title(live.state, message.text)
     decided = appending.append_message(live.state, message, title=title)
-    return remembered(live, live.decide(decided, artifacts=pending.brought.artifacts), message)
+    return remember_acknowledgement(
+        live, live.decide(decided, artifacts=pending.brought.artifacts), message
+    )
 
 
 async def steer(services: Services, command: commands.Steer) -> Reply:
     """Queue a text for delivery before the run's next step."""
-    return await accepted(services, command, _place_in_run, _queue)
+    return await accept_input(services, command, _place_in_run, _queue)
 
 
 async def follow_up(services: Services, command: commands.FollowUp) -> Reply:
     """Queue a text for the moment when the run would otherwise end."""
-    return await accepted(services, command, _place_in_run, _queue)
+    return await accept_input(services, command, _place_in_run, _queue)
 
 
 async def _place_in_run(
@@ -222,10 +228,16 @@ async def _place_in_run(
             await services.sessions.run_target(command.session_id, command.expected_run_id)
         )
     likely = await _likely_session(services, command)
-    if likely is not None and (known := await repeated(services, likely, command, request_hash)):
+    if likely is not None and (
+        known := await find_earlier_acknowledgement(services, likely, command, request_hash)
+    ):
         return Target(likely, known)
     live = await services.sessions.run_target(command.session_id, command.expected_run_id)
-    known = None if live is likely else await repeated(services, live, command, request_hash)
+    known = (
+        None
+        if live is likely
+        else await find_earlier_acknowledgement(services, live, command, request_hash)
+    )
     return Target(live, known)
 
 
@@ -244,7 +256,7 @@ def _queue(
     handle = live.decide((decided,), artifacts=pending.brought.artifacts)
     if kind == "steer":
         _tell_steer(services, live)
-    return remembered(live, handle, decided.inputs[0])
+    return remember_acknowledgement(live, handle, decided.inputs[0])
 
 
 def _tell_steer(services: Services, live: LiveSession) -> None:
@@ -281,7 +293,7 @@ async def abort(services: Services, command: commands.Abort) -> Reply:
     handle = live.decide(decided)
     driver.stop("cancelled")
     answer = Accepted(command="abort", run_id=driver.run_id)
-    return await given_back(services, handle, answer, cleared)
+    return await reply_with_removed(services, handle, answer, cleared)
 
 
 async def _abort_without_run(
@@ -300,14 +312,16 @@ async def _abort_without_run(
     decided, cleared = decisions.clear_queue(live.state, None, command.client_id)
     if not cleared:
         raise refusal
-    return await given_back(services, live.decide(decided), Accepted(command="abort"), cleared)
+    return await reply_with_removed(
+        services, live.decide(decided), Accepted(command="abort"), cleared
+    )
 
 
 async def resume(services: Services, command: commands.Resume) -> Reply:
     """Start a run on the pending inputs, or on an unanswered leaf."""
     live = await services.sessions.require(command.session_id)
     await services.workspaces.of(live.state)
-    left = await what_is_left(services, live)
+    left = await read_unfinished_work(services, live)
     refuse_second_run(services, live, command.client_id)
     runtime = services.run_services.runtimes.of(live.state)
     run_id = services.clock.new_id("run")
@@ -347,10 +361,10 @@ async def clear_queue(services: Services, command: commands.ClearQueue) -> Reply
     decided, cleared = decisions.clear_queue(live.state, command.kind, command.client_id)
     answer = Accepted(command="clear_queue", session_id=live.session_id)
     handle = live.decide(decided) if decided else None
-    return await given_back(services, handle, answer, cleared)
+    return await reply_with_removed(services, handle, answer, cleared)
 
 
-async def given_back(
+async def reply_with_removed(
     services: Services, handle: CommitHandle | None, answer: Accepted, cleared: queue.Inputs
 ) -> Reply:
     """Complete a response with the inputs that were removed, as ``get_queue`` shows them."""

@@ -17,12 +17,12 @@ async def add_mcp(services: Services, command: commands.AddMcp) -> Reply:
         handle = services.mcp.add(command)
     else:
         handle = await services.mcp.of_sessions.add(command, command.session_id)
-    return Deferred(handle, _accepted("add_mcp", command.session_id))
+    return Deferred(handle, _acknowledge("add_mcp", command.session_id))
 
 
 async def remove_mcp(services: Services, command: commands.RemoveMcp) -> Reply:
     """Remove a server; running calls of its tools fail."""
-    answer = _accepted("remove_mcp", command.session_id)
+    answer = _acknowledge("remove_mcp", command.session_id)
     if command.session_id is None:
         return Deferred(services.mcp.remove(command.name), answer)
     await services.sessions.get(command.session_id)
@@ -36,7 +36,7 @@ async def restart_mcp(services: Services, command: commands.RestartMcp) -> Reply
         services.mcp.restart(command.name)
     else:
         await services.mcp.of_sessions.restart(command.session_id, command.name)
-    return _accepted("restart_mcp", command.session_id)
+    return _acknowledge("restart_mcp", command.session_id)
 
 
 async def list_mcp(services: Services, command: commands.ListMcp) -> Reply:
@@ -48,5 +48,5 @@ async def list_mcp(services: Services, command: commands.ListMcp) -> Reply:
     return McpServers(servers=servers, cursor=cursor(services.hub.head))
 
 
-def _accepted(command: str, session_id: str | None) -> Accepted:
+def _acknowledge(command: str, session_id: str | None) -> Accepted:
     return Accepted(command=command, session_id=or_unset(session_id))

@@ -37,7 +37,7 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
         handle = services.sessions.update(live, runtime_model=command.model)
         said = Accepted(command="set_model", provider=runtime.name, model=command.model)
         return Deferred(handle, said)
-    choice = named_model(services, command.model, state)
+    choice = find_model(services, command.model, state)
     if command.must_be_listed:
         await _require_listed(services, choice)
     handle = services.sessions.update(live, model=choice.model, provider=choice.provider)
@@ -85,8 +85,8 @@ def require_model(runtime: Runtime, name: str) -> None:
     )
 
 
-def named_model(services: Services, name: str, state: SessionState) -> ModelChoice:
-    """Return the model that a client's name for it means.
+def find_model(services: Services, name: str, state: SessionState) -> ModelChoice:
+    """Return the model that a client names.
 
     Raises:
         CommandRejected: ``model_unknown`` or ``provider_not_usable``.
@@ -103,24 +103,26 @@ def named_model(services: Services, name: str, state: SessionState) -> ModelChoi
     return choice
 
 
-def given_model(services: Services, model: str | None, provider: str | None) -> ModelChoice | None:
+def resolve_model(
+    services: Services, model: str | None, provider: str | None
+) -> ModelChoice | None:
     """Return the model that a client names, possibly with its provider; the provider's default if only
     that is named; None if neither is.
 
     Raises:
-        CommandRejected: ``provider_not_configured``, or as ``named_model``.
+        CommandRejected: ``provider_not_configured``, or as ``find_model``.
     """
     if provider is None:
         return (
             None
             if model is None
-            else named_model(services, model, services.sessions.without_session())
+            else find_model(services, model, services.sessions.without_session())
         )
     _require_configured(services, provider)
     if model is None:
         model = _own_model(services, provider)
     name = f"{provider}/{model.removeprefix(f'{provider}/')}"
-    return named_model(services, name, services.sessions.without_session())
+    return find_model(services, name, services.sessions.without_session())
 
 
 def _require_configured(services: Services, provider: str) -> None:

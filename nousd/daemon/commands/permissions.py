@@ -47,12 +47,12 @@ async def set_permission_mode(services: Services, command: commands.SetPermissio
 
 async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
     """Decide on a pending call, and on similar ones if the client asks for that."""
-    waiting = await _waiting(services, command)
+    waiting = await _require_pending(services, command)
     session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
     # Awaited above: another answer may have come, or an override may have expired.
-    waiting = await _waiting(services, command)
+    waiting = await _require_pending(services, command)
     if waiting.under is not None and not services.run_services.overrides.holds(waiting.under):
-        waiting = await _waiting(services, command)
+        waiting = await _require_pending(services, command)
     rule = _lasting_rule(waiting.question, command)
     # Checked first, so that no response is lost of an answer that another one replaced.
     if rule is not None and command.decision == "deny_session":
@@ -74,7 +74,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
     return Deferred(services.approvals.answer(waiting, answer), accepted)
 
 
-async def _waiting(services: Services, command: commands.ConfirmTool) -> Waiting:
+async def _require_pending(services: Services, command: commands.ConfirmTool) -> Waiting:
     """Return the pending call that a command names; nothing is awaited after it was found.
 
     Raises:
@@ -157,7 +157,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
     """List pending approvals, expired ones, and the rules in force."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
-    expired = await _expired(services, command.session_id)
+    expired = await _list_expired(services, command.session_id)
     rules = await services.run_services.permissions.rules_of(state)
     waiting = services.approvals.requests.shown(command.session_id)
     pending, told, listed = page_of(waiting), page_of(expired), page_of(rules)
@@ -181,7 +181,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
     )
 
 
-async def _expired(services: Services, session_id: str | None) -> list[ExpiredRequest]:
+async def _list_expired(services: Services, session_id: str | None) -> list[ExpiredRequest]:
     """Return the requests that expired unanswered, newest first."""
     expired = []
     for call in await services.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):

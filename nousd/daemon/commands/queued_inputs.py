@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.daemon.commands.accepting import PendingInput, Target, accepted
-from nousd.daemon.commands.inputs import given_back
+from nousd.daemon.commands.accepting import PendingInput, Target, accept_input
+from nousd.daemon.commands.inputs import reply_with_removed
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import LiveSession
@@ -35,13 +35,13 @@ async def edit_queued(services: Services, command: commands.EditQueued) -> Reply
     """Replace the text of a pending input, and its files if any are named. The new text goes the way of
     one that is sent: extensions are asked, files are read.
     """
-    live, queued = await _waiting(services, command)
+    live, queued = await _require_pending(services, command)
     services.workspaces.require_allowed(live.state)
     # Another session may become the active one meanwhile.
     command = msgspec.structs.replace(command, session_id=live.session_id)
 
     async def find(services: Services, _sent: Any, _hash: str) -> Target:
-        live, _ = await _waiting(services, command)
+        live, _ = await _require_pending(services, command)
         return Target(live)
 
     def accept(_: Services, live: LiveSession | None, pending: PendingInput[Any]) -> Deferred:
@@ -55,7 +55,7 @@ async def edit_queued(services: Services, command: commands.EditQueued) -> Reply
         session_id=command.session_id,
         client_id=command.client_id,
     )
-    reply = await accepted(services, sent, find, accept)
+    reply = await accept_input(services, sent, find, accept)
     # An extension that handled the text answers as if it had been sent; the input waits as it did.
     assert isinstance(reply, Deferred)
     assert isinstance(reply.payload, Accepted)
@@ -83,7 +83,7 @@ def _edit(live: LiveSession, command: commands.EditQueued, pending: PendingInput
 
 async def move_queued(services: Services, command: commands.MoveQueued) -> Reply:
     """Move a pending input in front of another of its kind, or behind all of them."""
-    live, _ = await _waiting(services, command)
+    live, _ = await _require_pending(services, command)
     decided = queue_edits.move_queued(
         live.state, command.input_id, command.before_input_id, client_id=command.client_id
     )
@@ -92,12 +92,14 @@ async def move_queued(services: Services, command: commands.MoveQueued) -> Reply
 
 async def remove_queued(services: Services, command: commands.RemoveQueued) -> Reply:
     """Remove one pending input and return it."""
-    live, _ = await _waiting(services, command)
+    live, _ = await _require_pending(services, command)
     decided, removed = queue_edits.remove_queued(
         live.state, command.input_id, client_id=command.client_id
     )
     handle = live.decide(decided)
-    return await given_back(services, handle, _answer("remove_queued", live, command), removed)
+    return await reply_with_removed(
+        services, handle, _answer("remove_queued", live, command), removed
+    )
 
 
 def _answer(name: str, live: LiveSession, command: Change) -> Accepted:
@@ -109,7 +111,7 @@ def _answer(name: str, live: LiveSession, command: Change) -> Accepted:
     )
 
 
-async def _waiting(services: Services, command: Change) -> tuple[LiveSession, QueuedInput]:
+async def _require_pending(services: Services, command: Change) -> tuple[LiveSession, QueuedInput]:
     """Return a pending input that can still be changed, and its session; nothing is awaited after it was
     found.
 

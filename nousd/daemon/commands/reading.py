@@ -37,7 +37,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
     """Read a session's state as of the cursor in the response."""
     live = await services.sessions.target(command.session_id)
     state = services.sessions.without_session() if live is None else live.committed
-    running = state if command.session_id else _reached(services, state)
+    running = state if command.session_id else _select_reachable_run(services, state)
     run_id = "" if running.run is None else running.run.run_id
     choice = services.run_services.choice_of(state)
     shared = in_force(state, services.sessions.shown_defaults)
@@ -67,7 +67,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
     )
 
 
-def _reached(services: Services, active: SessionState) -> SessionState:
+def _select_reachable_run(services: Services, active: SessionState) -> SessionState:
     """Return the state with the run that a steer without a session would reach. The active session's own
     may not be that: runs of tasks are reached by their session only.
     """

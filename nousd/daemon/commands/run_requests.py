@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from nousd.daemon.commands.models import given_model, named_model
+from nousd.daemon.commands.models import find_model, resolve_model
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import whole_path
 from nousd.daemon.sessions.live_session import LiveSession
@@ -24,7 +24,9 @@ from nousd.wire.objects.entries import Entry
 from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 
 
-def run_request(services: Services, state: SessionState, command: commands.Prompt) -> RunRequest:
+def build_run_request(
+    services: Services, state: SessionState, command: commands.Prompt
+) -> RunRequest:
     """Return the request that a prompt makes for its run.
 
     Raises:
@@ -37,7 +39,7 @@ def run_request(services: Services, state: SessionState, command: commands.Promp
             raise CommandRejected(f"tool_not_registered: {name}")
     if command.tool_choice == "required" and command.tools == ():
         raise InvalidPayload("tool_choice must not be required where tools is empty")
-    choice = _chosen(services, state, command)
+    choice = _choose_model(services, state, command)
     options = RunOptions(
         tools=or_unset(command.tools),
         provider=UNSET if choice is None else choice.provider,
@@ -59,17 +61,19 @@ _NO_OPTIONS: Final = RunOptions()
 
 def choice_for(services: Services, state: SessionState, command: Any) -> ModelChoice:
     """Return the model that an input will be sent to, as far as that is known when it is accepted."""
-    chosen = _chosen(services, state, command) if isinstance(command, commands.Prompt) else None
+    chosen = (
+        _choose_model(services, state, command) if isinstance(command, commands.Prompt) else None
+    )
     return services.run_services.choice_of(state) if chosen is None else chosen
 
 
-def _chosen(
+def _choose_model(
     services: Services, state: SessionState, command: commands.Prompt
 ) -> ModelChoice | None:
     """Return the model that a prompt sets for its run; None if it sets none."""
     if command.provider is not None:
-        return given_model(services, command.model, command.provider)
-    return None if command.model is None else named_model(services, command.model, state)
+        return resolve_model(services, command.model, command.provider)
+    return None if command.model is None else find_model(services, command.model, state)
 
 
 # --- the run that is in the way ----------------------------------------------------------------
@@ -104,7 +108,7 @@ LOOKS_MAX: Final = 16
 """How often to look again at a session whose leaf keeps changing; one look takes a moment."""
 
 
-async def appended_tail(
+async def read_appended_tail(
     services: Services, live: LiveSession, leaf_id: str | None
 ) -> Sequence[Entry]:
     """Return the messages that were appended at the end of a path and are not answered."""
@@ -132,7 +136,7 @@ class Left(NamedTuple):
     request: RunRequest
 
 
-async def what_is_left(services: Services, live: LiveSession) -> Left:
+async def read_unfinished_work(services: Services, live: LiveSession) -> Left:
     """Return the work that is left, with nothing awaited after it was read.
 
     Raises:

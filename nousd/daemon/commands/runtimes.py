@@ -43,7 +43,7 @@ async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Re
     for name in runtimes.names:
         runtime, configured = runtimes.named(name), runtimes.configured.get(name)
         summary = _summary(runtime, configured, is_default=name == runtimes.default)
-        summaries.append(summary if configured is None else await _looked_up(summary))
+        summaries.append(summary if configured is None else await _add_program_path(summary))
     return responses.Runtimes(runtimes=tuple(summaries))
 
 
@@ -81,7 +81,7 @@ def _summary(
     )
 
 
-async def _looked_up(summary: RuntimeSummary) -> RuntimeSummary:
+async def _add_program_path(summary: RuntimeSummary) -> RuntimeSummary:
     """Return a summary with the path of its program, if there is such a program."""
     assert summary.command is not UNSET
     path = await trio.to_thread.run_sync(shutil.which, summary.command[0])

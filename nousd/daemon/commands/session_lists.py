@@ -37,7 +37,7 @@ async def list_sessions(services: Services, command: commands.ListSessions) -> R
     if command.before is not None:
         await services.sessions.get(command.before)
     page = await services.store.sessions(
-        await _wanted(services, command),
+        await _build_filter(services, command),
         limit=command.limit + 1,
         before=command.before,
         offset=command.offset,
@@ -51,7 +51,7 @@ async def list_sessions(services: Services, command: commands.ListSessions) -> R
     return Sessions(sessions=shown, has_more=len(page.rows) > len(shown), count=page.count)
 
 
-async def _wanted(services: Services, command: commands.ListSessions) -> SessionFilter:
+async def _build_filter(services: Services, command: commands.ListSessions) -> SessionFilter:
     workspaces = services.workspaces
     named = command.workspace
     return SessionFilter(
@@ -126,7 +126,7 @@ async def get_session(services: Services, command: commands.GetSession) -> Reply
     if not live.updated_at:
         raise not_found(command.session_id)
     state = live.committed
-    facts = _shared(state, _OF_RECORDS) | _facts(services, state)
+    facts = _collect_settings(state, _OF_RECORDS) | _facts(services, state)
     facts["permission_mode"] = services.run_services.permissions.mode_of(state)
     record = SessionRecord(
         **facts,
@@ -149,10 +149,10 @@ async def _newest(services: Services, session_id: str, limit: int) -> Newest:
     transcript = await get_messages(
         services, commands.GetMessages(session_id=session_id, limit=limit)
     )
-    return Newest(transcript, await _failed_runs(services, transcript))
+    return Newest(transcript, await _read_failed_runs(services, transcript))
 
 
-async def _failed_runs(services: Services, transcript: Messages) -> tuple[RunRecord, ...]:
+async def _read_failed_runs(services: Services, transcript: Messages) -> tuple[RunRecord, ...]:
     """Return the newest of a session's runs that did not complete, newest first."""
     if not transcript.messages:
         return ()
@@ -170,7 +170,7 @@ def _override(state: SessionState) -> OverrideInForce | UnsetType:
     return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
 
-def _shared(row: SessionSettings, names: Sequence[str]) -> dict[str, Any]:
+def _collect_settings(row: SessionSettings, names: Sequence[str]) -> dict[str, Any]:
     return {name: or_unset(getattr(row, name)) for name in names}
 
 
@@ -192,7 +192,7 @@ def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]
         "run_id": run_id,
         "usage": or_unset(row.usage),
         "unread": row.leaf_id not in (None, row.seen_id),
-        **_shared(row, _OF_SUMMARIES),
+        **_collect_settings(row, _OF_SUMMARIES),
         # Shown as the effective settings, not as they were set.
         "workspace": row.workspace or services.workspaces.default.path,
         "provider": choice.provider,

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from nousd.daemon.commands.models import given_model, require_model
+from nousd.daemon.commands.models import require_model, resolve_model
 from nousd.daemon.commands.settings import require_builtin
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
@@ -31,12 +31,12 @@ _UPDATED: Final = settings_among(commands.UpdateSession)
 _NEW: Final = tuple(name for name in settings_among(commands.NewSession) if name != "workspace")
 
 
-def said_of_new(services: Services, command: commands.NewSession) -> dict[str, Any]:
+def collect_new_settings(services: Services, command: commands.NewSession) -> dict[str, Any]:
     """Return the settings of a new session besides its workspace; None where unset.
 
     Raises:
         InvalidPayload: a rule is invalid, or a value is too long.
-        CommandRejected: ``runtime_unknown``, and as ``given_model`` and ``require_builtin``.
+        CommandRejected: ``runtime_unknown``, and as ``resolve_model`` and ``require_builtin``.
     """
     require_builtin(services, command.active_tools or ())
     said = {name: getattr(command, name) for name in _NEW}
@@ -44,20 +44,20 @@ def said_of_new(services: Services, command: commands.NewSession) -> dict[str, A
     runtimes = services.run_services.runtimes
     if command.runtime not in (None, runtimes.default) and command.model is not None:
         require_model(runtimes.named(command.runtime), command.model)
-        return kept_settings(said | {"model": None, "runtime_model": command.model})
+        return normalize_settings(said | {"model": None, "runtime_model": command.model})
     if command.runtime is not None:
         runtimes.named(command.runtime)
-    choice = given_model(services, command.model, command.provider)
+    choice = resolve_model(services, command.model, command.provider)
     if choice is not None:
         said |= {"provider": choice.provider, "model": choice.model}
-    return kept_settings(said)
+    return normalize_settings(said)
 
 
 async def update_session(services: Services, command: commands.UpdateSession) -> Reply:
     """Change the settings that a client sends; an active run applies them from its next call on."""
     live = await services.sessions.get(command.session_id)
     given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
-    handle = change_settings(live, **kept_settings(given))
+    handle = change_settings(live, **normalize_settings(given))
     return Deferred(handle, Accepted(command="update_session", session_id=live.session_id))
 
 
@@ -68,7 +68,7 @@ def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
     return live.decide((event,) if new else ())
 
 
-def kept_settings(given: dict[str, Any]) -> dict[str, Any]:
+def normalize_settings(given: dict[str, Any]) -> dict[str, Any]:
     """Return the values in the form in which they are stored: None for an empty one.
 
     Raises:

@@ -14,7 +14,7 @@ from nousd.daemon.clock import later
 from nousd.daemon.commands.accepting import require_entry
 from nousd.daemon.commands.hooked import Warnings, ask_fork, ask_switch
 from nousd.daemon.commands.reading import active_run
-from nousd.daemon.commands.session_settings import change_settings, said_of_new
+from nousd.daemon.commands.session_settings import change_settings, collect_new_settings
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.eventlog.retention import drop_copies, drop_leftovers, drop_rows
 from nousd.daemon.replies import Deferred, Reply
@@ -30,7 +30,7 @@ from nousd.wire.responses import Accepted, Leaf, SessionDeleted, SessionSelected
 
 async def new_session(services: Services, command: commands.NewSession) -> Reply:
     """Create a session."""
-    said = said_of_new(services, command)
+    said = collect_new_settings(services, command)
     workspace = await services.workspaces.named(command.workspace)
     if command.parent_id is not None:
         await services.sessions.get(command.parent_id)
@@ -40,7 +40,7 @@ async def new_session(services: Services, command: commands.NewSession) -> Reply
     live, handle = services.sessions.create(
         activate=command.activate, workspace=workspace.path, **said
     )
-    return Deferred(handle, _selected(live, is_active=command.activate, warnings=warnings))
+    return Deferred(handle, _build_reply(live, is_active=command.activate, warnings=warnings))
 
 
 async def switch_session(services: Services, command: commands.SwitchSession) -> Reply:
@@ -50,7 +50,7 @@ async def switch_session(services: Services, command: commands.SwitchSession) ->
     # It may have been deleted meanwhile.
     live = await services.sessions.get(command.session_id)
     handle = services.sessions.activate(live)
-    return Deferred(handle, _selected(live, is_active=True, warnings=warnings))
+    return Deferred(handle, _build_reply(live, is_active=True, warnings=warnings))
 
 
 async def branch_session(services: Services, command: commands.BranchSession) -> Reply:
@@ -62,7 +62,7 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
     decisions.require_kept(parent.state)
     warnings = await ask_fork(services, parent)
     branch_id = services.clock.new_id("sess")
-    async with _copied_for(services.store, parent_id, branch_id):
+    async with _copy_for_branch(services.store, parent_id, branch_id):
         parent = await services.sessions.get(parent_id)
         decisions.require_kept(parent.state)
         live, handle = services.sessions.create(
@@ -71,11 +71,11 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
     new_id = partial(services.clock.new_id, "msg")
     if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
         handle = live.decide(waiting)
-    return Deferred(handle, _selected(live, is_active=command.activate, warnings=warnings))
+    return Deferred(handle, _build_reply(live, is_active=command.activate, warnings=warnings))
 
 
 @asynccontextmanager
-async def _copied_for(store: Store, parent_id: str, branch_id: str) -> AsyncIterator[None]:
+async def _copy_for_branch(store: Store, parent_id: str, branch_id: str) -> AsyncIterator[None]:
     """Copy what takes long before the branch is created in the block, so that nobody waits for it."""
     is_created = False
     try:
@@ -93,7 +93,7 @@ async def rename_session(services: Services, command: commands.RenameSession) ->
     live = await services.sessions.require(command.session_id)
     handle = change_settings(live, name=command.name)
     return Deferred(
-        handle, _selected(live, is_active=live.session_id == services.sessions.active_id)
+        handle, _build_reply(live, is_active=live.session_id == services.sessions.active_id)
     )
 
 
@@ -141,12 +141,12 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
     if not command.abort:
         decisions.require_idle(live.state)
     doomed = await _with_tasks(services, live)
-    if command.abort and (running := _running(doomed)):
-        return await _stopped_first(services, live, running)
+    if command.abort and (running := _list_running(doomed)):
+        return await _stop_runs_first(services, live, running)
     for each in doomed:
         decisions.require_idle(each.state)
     if command.undo_seconds:
-        return await _scheduled(services, doomed, command.undo_seconds)
+        return await _schedule_deletion(services, doomed, command.undo_seconds)
     await _delete_all(services, doomed)
     return SessionDeleted(session_id=live.session_id, deleted=True)
 
@@ -162,8 +162,8 @@ async def delete_due(services: Services, session_id: str, delete_at: str) -> boo
     if live.state.delete_at != delete_at:
         return False
     doomed = await _with_tasks(services, live)
-    if running := _running(doomed):
-        await _stopped_first(services, live, running)
+    if running := _list_running(doomed):
+        await _stop_runs_first(services, live, running)
         return False
     await _delete_all(services, doomed)
     return True
@@ -176,12 +176,12 @@ async def _with_tasks(services: Services, live: LiveSession) -> Sequence[LiveSes
     return [*await services.sessions.below(live), live]
 
 
-def _running(doomed: Sequence[LiveSession]) -> Sequence[LiveSession]:
+def _list_running(doomed: Sequence[LiveSession]) -> Sequence[LiveSession]:
     """Return the sessions with a run, parents first."""
     return [each for each in reversed(doomed) if each.state.run is not None]
 
 
-async def _scheduled(
+async def _schedule_deletion(
     services: Services, doomed: Sequence[LiveSession], seconds: int
 ) -> SessionDeleted:
     """Note that sessions are deleted in some time; until then they do no work."""
@@ -202,7 +202,7 @@ async def restore_session(services: Services, command: commands.RestoreSession) 
         restored = (events.SessionRestored(session_id=each.session_id),) if is_scheduled else ()
         handle = each.decide(restored)
     is_active = live.session_id == services.sessions.active_id
-    return Deferred(handle, _selected(live, is_active=is_active))
+    return Deferred(handle, _build_reply(live, is_active=is_active))
 
 
 async def _delete_all(services: Services, doomed: Sequence[LiveSession]) -> None:
@@ -214,7 +214,7 @@ async def _delete_all(services: Services, doomed: Sequence[LiveSession]) -> None
         await drop_leftovers(services.store)
 
 
-async def _stopped_first(
+async def _stop_runs_first(
     services: Services, live: LiveSession, running: Sequence[LiveSession]
 ) -> SessionDeleted:
     """Stop the runs that prevent a session's deletion: its own, which ends those of its tasks, or else
@@ -240,7 +240,7 @@ def _delete(services: Services, live: LiveSession) -> CommitHandle:
     handle = services.sessions.delete(live)
     _stop_work(services, live)
 
-    def resolved(handle: CommitHandle) -> None:
+    def on_resolved(handle: CommitHandle) -> None:
         if handle.failure is None:
             services.hub.forget(live.session_id)
             services.contexts.forget(live.session_id)
@@ -249,7 +249,7 @@ def _delete(services: Services, live: LiveSession) -> CommitHandle:
             services.run_services.overrides.forget_deleted(live.session_id)
             services.run_services.runtimes.forget(live.session_id)
 
-    handle.when_resolved(resolved)
+    handle.when_resolved(on_resolved)
     return handle
 
 
@@ -281,7 +281,9 @@ async def get_tree(services: Services, command: commands.GetTree) -> Reply:
     )
 
 
-def _selected(live: LiveSession, *, is_active: bool, warnings: Warnings = UNSET) -> SessionSelected:
+def _build_reply(
+    live: LiveSession, *, is_active: bool, warnings: Warnings = UNSET
+) -> SessionSelected:
     return SessionSelected(
         session_id=live.session_id,
         active=is_active,

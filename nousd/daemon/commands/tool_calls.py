@@ -29,7 +29,7 @@ async def call_tool(services: Services, command: commands.CallTool) -> Reply:
     live = await services.sessions.target(command.session_id)
     workspace: Workspace | CommandRejected = services.workspaces.default
     if live is not None:
-        workspace, known = await _looked_up(services, live, command.client_call_id)
+        workspace, known = await _look_up_call(services, live, command.client_call_id)
         if known is not None:
             return known
     if isinstance(workspace, CommandRejected):
@@ -40,10 +40,10 @@ async def call_tool(services: Services, command: commands.CallTool) -> Reply:
     return services.calls.start(live, command, workspace)
 
 
-async def _looked_up(
+async def _look_up_call(
     services: Services, live: LiveSession, client_call_id: str | None
 ) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
-    """Return the session of a call, and the first acknowledgement of one that is sent again.
+    """Return the workspace of a call, and the first acknowledgement of one that is sent again.
 
     Raises:
         CommandRejected: ``session_changed``: others keep attaching the session elsewhere.

@@ -70,10 +70,10 @@ def _move(
         attached_from=before,
         origin_workspace=live.state.origin_workspace or before,
         reason=or_unset(reason),
-        revoked=_permitting(live.state),
+        revoked=_list_permitting_rules(live.state),
     )
     over = services.run_services.overrides.ended(live.state, "attached")
-    handle = live.decide((*over, attached, *_revoked(live.state)))
+    handle = live.decide((*over, attached, *_build_revocation(live.state)))
     if over:
         services.run_services.overrides.forget(live.session_id, "attached", handle)
     workspace.forget(live.session_id)
@@ -95,14 +95,14 @@ def _require_no_task(state: SessionState) -> None:
         raise CommandRejected("session_of_task", details={"session_id": state.origin.session_id})
 
 
-def _permitting(state: SessionState) -> tuple[str, ...]:
+def _list_permitting_rules(state: SessionState) -> tuple[str, ...]:
     """Return the rules that allow calls in this session only."""
     return (*state.granted, *(() if state.rules is None else state.rules.allow))
 
 
-def _revoked(state: SessionState) -> tuple[events.SessionUpdated, ...]:
+def _build_revocation(state: SessionState) -> tuple[events.SessionUpdated, ...]:
     """Remove the rules that allow calls: they were about paths and commands of another workspace."""
-    if not _permitting(state):
+    if not _list_permitting_rules(state):
         return ()
     rules: SessionRules | UnsetType = UNSET
     if state.rules is not None:
