@@ -52,7 +52,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
         ConfigError: a setting cannot be used.
         StoreError: the log cannot be opened; nothing was changed.
     """
-    from nousd.daemon.policy.sandboxing import detector, obeyed_links
+    from nousd.daemon.policy.sandboxing import build_obeyed_links, detector
 
     extensions = _extensions(settings, redactor)
     workspaces = workspaces_of_settings(settings, extensions.places)
@@ -83,7 +83,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
             permissions=permissions,
             approval_timeout_seconds=settings.approval_timeout_seconds,
             sandbox=sandbox,
-            obeyed_links=obeyed_links(),
+            obeyed_links=build_obeyed_links(),
             configured_runtimes=settings.runtimes,
             mcp_servers=mcp.enabled,
             mcp_disabled=mcp.disabled,

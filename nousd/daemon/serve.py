@@ -202,11 +202,11 @@ def load_what_is_late() -> None:
     import nousd.daemon.runs.run_hooks
     import nousd.daemon.runs.run_host
     import nousd.daemon.runs.run_loop
-    from nousd.daemon.policy.sandboxing import obeyed_names
+    from nousd.daemon.policy.sandboxing import compile_obeyed_names
 
     import_all()
     build_all()
-    obeyed_names()
+    compile_obeyed_names()
     import nousd.tools.builtin.catalog  # noqa: F401
 
 

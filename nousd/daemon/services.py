@@ -83,4 +83,4 @@ class Services(msgspec.Struct, kw_only=True):
 
     def restricted(self) -> Services:
         """Return the services for a client that is held to the workspaces that the settings allow."""
-        return msgspec.structs.replace(self, workspaces=self.workspaces.restricted())
+        return msgspec.structs.replace(self, workspaces=self.workspaces.restrict_to_roots())

@@ -186,14 +186,14 @@ async def test_attaching_is_refused_if_a_run_starts_while_the_workspace_is_check
         session = await bench.session()
         workspaces = bench.daemon.services.workspaces
         looks, found = trio.Event(), trio.Event()
-        named = workspaces.named
+        named = workspaces.open_named
 
         async def slowly(given: str | None) -> Any:
             looks.set()
             await found.wait()
             return await named(given)
 
-        monkeypatch.setattr(workspaces, "named", slowly)
+        monkeypatch.setattr(workspaces, "open_named", slowly)
         other = await bench.daemon.connect()
         request_id = await other.ask("attach_session", session_id=session, workspace=str(folders.a))
         with trio.fail_after(WAIT_SECONDS):

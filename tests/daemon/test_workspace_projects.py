@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nousd.config.project_file import FILE_NAME
 from nousd.daemon.policy.permissions import RulePermissions
-from nousd.daemon.workspace.settings import built_in_prompt, workspaces_of_settings
+from nousd.daemon.workspace.settings import render_builtin_prompt, workspaces_of_settings
 from nousd.machine.policy.rules import rules_of
 from nousd.providers.interface import Receive
 from nousd.runtimes.native.loop import NativeSettings
@@ -176,7 +176,7 @@ async def test_instructions_apply_from_the_repository_root_down_to_the_workspace
 
 
 async def test_the_built_in_prompt_names_the_workspace_of_the_session(folders: Folders) -> None:
-    native = NativeSettings(system=built_in_prompt(folders.home))
+    native = NativeSettings(system=render_builtin_prompt(folders.home))
     async with several_folders(folders, native=native) as bench:
         hashes = {}
         for folder in (folders.home, folders.a, folders.b):
@@ -184,7 +184,7 @@ async def test_the_built_in_prompt_names_the_workspace_of_the_session(folders: F
             assert f"The working folder is {folder};" in system
             [prompt] = [source for source in sources if source["kind"] == "system_prompt"]
             hashes[folder] = prompt["hash"]
-            assert prompt["hash"] == digest(built_in_prompt(folder).encode())
+            assert prompt["hash"] == digest(render_builtin_prompt(folder).encode())
         assert len(set(hashes.values())) == 3
 
 

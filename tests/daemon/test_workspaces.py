@@ -485,15 +485,15 @@ async def test_unused_workspaces_are_evicted_and_one_in_use_is_not(
         with trio.fail_after(WAIT_SECONDS):
             await entered.wait()
         states = [(await bench.daemon.services.sessions.get(each)).state for each in (busy, idle)]
-        held = workspaces.known(states[0])
+        held = workspaces.find_in_memory(states[0])
         assert held is not None
-        assert workspaces.known(states[1]) is not None
+        assert workspaces.find_in_memory(states[1]) is not None
         for number in range(WORKSPACES_MAX):
             folder = folders.b / str(number)
             folder.mkdir()
-            await workspaces.named(str(folder))
-        assert workspaces.known(states[0]) is held
-        assert workspaces.known(states[1]) is None
+            await workspaces.open_named(str(folder))
+        assert workspaces.find_in_memory(states[0]) is held
+        assert workspaces.find_in_memory(states[1]) is None
         assert await workspaces.of(states[0]) is held
         await bench.client.request("abort", session_id=busy)
         await bench.events.run()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nousd.daemon.policy.permissions import RulePermissions
-from nousd.daemon.workspace.settings import built_in_prompt, workspaces_of_settings
+from nousd.daemon.workspace.settings import render_builtin_prompt, workspaces_of_settings
 from nousd.runtimes.native.loop import NativeSettings
 from tests.daemon.workspaces_bench import folders_in
 from tests.harness.daemon import of_type
@@ -23,7 +23,7 @@ async def test_a_run_in_a_deleted_workspace_replays_identically(
     (folders.a / "AGENTS.md").write_text("Be like a.\n")
     workspaces = workspaces_of_settings(folders.settings(folders.a))
     permissions = RulePermissions("auto", (), workspaces)
-    native = NativeSettings(system=built_in_prompt(folders.home))
+    native = NativeSettings(system=render_builtin_prompt(folders.home))
     async with daemon_with_log(
         folders.home, workspaces=workspaces, permissions=permissions, native=native
     ) as (client, watch, rows):

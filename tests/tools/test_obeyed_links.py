@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nousd.daemon.policy.sandboxing import obeyed_links
+from nousd.daemon.policy.sandboxing import build_obeyed_links
 from nousd.tools.sandbox import obeyed_links as links
 from tests.tools.bench import Bench
 from tests.tools.sandbox_bench import BACKENDS, SandboxBench
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two 
 @pytest.fixture
 def linked(bench: Bench) -> Bench:
     """A workspace with links, in a daemon that knows the names."""
-    bench.context = msgspec.structs.replace(bench.context, obeyed_links=obeyed_links())
+    bench.context = msgspec.structs.replace(bench.context, obeyed_links=build_obeyed_links())
     for folder in ("proj/.husky", "settings", "ci", "scripts"):
         (bench.work / folder).mkdir(parents=True)
     (bench.work / "proj" / ".vscode").symlink_to("../settings")
@@ -66,7 +66,7 @@ async def test_a_file_that_is_reached_by_a_link_of_a_guarded_name_is_asked_about
 
 
 def test_the_search_for_links_is_bounded(linked: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = obeyed_links()
+    found = build_obeyed_links()
     assert found.leading_to(linked.work, [("settings", "x")])
     assert len(links.links_among(linked.work, ["proj/.vscode", ".envrc", "proj/.husky"])) == 3
     monkeypatch.setattr(links, "LINKS_MAX", 1)

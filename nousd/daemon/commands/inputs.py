@@ -56,7 +56,7 @@ async def _place_of_prompt(
         await require_entry(services, live, command.leaf_id)
     if live is None:
         return Target(None)
-    workspace = await services.workspaces.looked_up(live.state)
+    workspace = await services.workspaces.look_up(live.state)
     looks_back = command.reuse_appended or command.require_appended
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id

@@ -85,7 +85,7 @@ async def _require_pending(services: Services, command: commands.ConfirmTool) ->
     waiting = services.approvals.find(call_id, attempt, command.input_hash)
     if waiting is not None:
         return waiting
-    decided = await services.approvals.requests.ended(call_id)
+    decided = await services.approvals.requests.find_end(call_id)
     known = (
         await _in_log(services, call_id) if decided is None else (decided.attempt, decided.details)
     )
@@ -159,7 +159,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
     state = services.sessions.without_session() if live is None else live.committed
     expired = await _list_expired(services, command.session_id)
     rules = await services.run_services.permissions.rules_of(state)
-    waiting = services.approvals.requests.shown(command.session_id)
+    waiting = services.approvals.requests.list_shown(command.session_id)
     pending, told, listed = page_of(waiting), page_of(expired), page_of(rules)
     is_whole = (pending, told, listed) == (waiting, tuple(expired), tuple(rules))
     return Permissions(
@@ -169,7 +169,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
         pending=pending,
         expired=told,
         granted=state.granted,
-        granted_everywhere=grants.granted_for_good(
+        granted_everywhere=grants.list_permanent_grants(
             services.sessions.defaults, services.workspaces.path_of(state)
         ),
         rules=tuple(

@@ -19,7 +19,7 @@ async def list_questions(services: Services, command: commands.ListQuestions) ->
     """List pending questions: of one session, or of all."""
     if command.session_id is not None:
         await services.sessions.get(command.session_id)
-    waiting = services.questions.requests.shown(command.session_id)
+    waiting = services.questions.requests.list_shown(command.session_id)
     listed = page_of(waiting)
     return Questions(
         questions=listed,

@@ -55,7 +55,7 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         model=choice.model,
         permission_mode=services.run_services.permissions.mode_of(state),
         workspace=services.workspaces.path_of(state),
-        override=or_unset(services.run_services.overrides.shown(state)),
+        override=or_unset(services.run_services.overrides.find_in_force(state)),
         thinking=or_unset(choice.thinking),
         leaf_id=or_unset(state.leaf_id),
         name=or_unset(state.name),

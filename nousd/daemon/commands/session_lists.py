@@ -56,7 +56,7 @@ async def _build_filter(services: Services, command: commands.ListSessions) -> S
     named = command.workspace
     return SessionFilter(
         children=command.children,
-        workspace=None if named is None else await workspaces.normalized(named),
+        workspace=None if named is None else await workspaces.normalize_path(named),
         **{name: getattr(command, name) for name in EXACT_FILTERS},
         parent_id=command.parent_id,
         to_delete=command.deletion_scheduled,
@@ -77,7 +77,7 @@ async def search_sessions(services: Services, command: commands.SearchSessions) 
     workspaces, named = services.workspaces, command.workspace
     wanted = SessionFilter(
         children=command.children,
-        workspace=None if named is None else await workspaces.normalized(named),
+        workspace=None if named is None else await workspaces.normalize_path(named),
         archived=command.archived,
         to_delete=False,
         unnamed_workspace=workspaces.default.path,

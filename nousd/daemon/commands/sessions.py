@@ -31,7 +31,7 @@ from nousd.wire.responses import Accepted, Leaf, SessionDeleted, SessionSelected
 async def new_session(services: Services, command: commands.NewSession) -> Reply:
     """Create a session."""
     said = collect_new_settings(services, command)
-    workspace = await services.workspaces.named(command.workspace)
+    workspace = await services.workspaces.open_named(command.workspace)
     if command.parent_id is not None:
         await services.sessions.get(command.parent_id)
     warnings = await ask_switch(services, None) if command.activate else UNSET

@@ -59,7 +59,7 @@ async def list_trust(services: Services, command: commands.ListTrust) -> Reply:
 
 
 async def _project(services: Services, workspace: str | None) -> Project:
-    return (await services.workspaces.named(workspace)).project
+    return (await services.workspaces.open_named(workspace)).project
 
 
 def _path(project: Project, named: str | None) -> Path:

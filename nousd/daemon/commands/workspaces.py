@@ -27,7 +27,7 @@ async def attach_session(services: Services, command: commands.AttachSession) ->
     live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
     _require_idle(live)
-    workspace = await services.workspaces.named(command.workspace)
+    workspace = await services.workspaces.open_named(command.workspace)
     if services.workspaces.is_wide(workspace):
         raise CommandRejected(
             "workspace_not_allowed",
@@ -72,7 +72,7 @@ def _move(
         reason=or_unset(reason),
         revoked=_list_permitting_rules(live.state),
     )
-    over = services.run_services.overrides.ended(live.state, "attached")
+    over = services.run_services.overrides.build_end_events(live.state, "attached")
     handle = live.decide((*over, attached, *_build_revocation(live.state)))
     if over:
         services.run_services.overrides.forget(live.session_id, "attached", handle)
@@ -122,6 +122,6 @@ async def override_workspace(services: Services, command: commands.OverrideWorks
     overrides = services.run_services.overrides
     handle = overrides.grant(live, seconds) if seconds else overrides.end(live, "ended")
     answer = WorkspaceOverride(
-        session_id=live.session_id, override=or_unset(overrides.shown(live.state))
+        session_id=live.session_id, override=or_unset(overrides.find_in_force(live.state))
     )
     return answer if handle is None else Deferred(handle, answer)

@@ -98,7 +98,7 @@ class McpServers:
         around = self._around
         assert around is not None
         async with self._reading:
-            settings = await self._project.trusted()
+            settings = await self._project.read_effective()
             added = {server.name for server in self._sessions.defaults.mcp_servers}
             taken = self._names_of_the_settings | added
             specs = specs_of_project(settings, around.secret)

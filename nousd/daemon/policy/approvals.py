@@ -137,7 +137,7 @@ class Approvals:
         Raises:
             CommandRejected: ``attempt_mismatch``, ``input_hash_mismatch``; the call stays pending.
         """
-        request = self.requests.waiting(tool_call_id)
+        request = self.requests.find_waiting(tool_call_id)
         if request is None:
             return None
         assert isinstance(request, Waiting)
@@ -156,7 +156,7 @@ class Approvals:
     def deny_under(self, session_id: str, reason: str) -> None:
         """Deny the pending calls under a session's override."""
         denial = Answer(allows=False, by="policy", reason=reason)
-        for request in self.requests.all_waiting():
+        for request in self.requests.list_waiting():
             assert isinstance(request, Waiting)
             if request.under is not None and request.under.session_id == session_id:
                 # A call whose own session is lost ends with its run.
@@ -167,7 +167,7 @@ class Approvals:
         """End the requests that nobody waits for any more: after a steer their calls are skipped like
         the others.
         """
-        for request, why in self.requests.passed_over():
+        for request, why in self.requests.list_passed_over():
             assert isinstance(request, Waiting)
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
@@ -175,7 +175,7 @@ class Approvals:
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending requests of a call that is being stopped."""
-        request = self.requests.waiting(tool_call_id)
+        request = self.requests.find_waiting(tool_call_id)
         if request is not None:
             stopped = Answer(allows=False, by="stop", reason=_STOPPED)
             decided = Decided(attempt=request.event.attempt, answer=stopped)

@@ -39,14 +39,14 @@ def grant_in(sessions: Sessions, workspace: str, rule: str) -> CommitHandle | No
         CommandRejected: ``too_many_rules``; the rules of all workspaces count.
     """
     defaults = sessions.defaults
-    if rule in granted_for_good(defaults, workspace):
+    if rule in list_permanent_grants(defaults, workspace):
         return None
     _require_room(len(defaults.granted) + sum(map(len, defaults.granted_in.values())))
     so_far = defaults.granted_in.get(workspace, ())
     return sessions.update(None, granted_in={**defaults.granted_in, workspace: (*so_far, rule)})
 
 
-def granted_for_good(defaults: DefaultSettings, workspace: str) -> tuple[str, ...]:
+def list_permanent_grants(defaults: DefaultSettings, workspace: str) -> tuple[str, ...]:
     """Return the rules that were granted with ``always`` and hold in a workspace."""
     return (*defaults.granted, *defaults.granted_in.get(workspace, ()))
 

@@ -73,7 +73,11 @@ class Overrides:
     def under(self, state: SessionState) -> Under | None:
         """Return the override that holds for calls of a session; None if none does."""
         root = self._root(state)
-        if root is None or root.override_expires_at is None or self._left(root) <= 0:
+        if (
+            root is None
+            or root.override_expires_at is None
+            or self._compute_seconds_left(root) <= 0
+        ):
             return None
         return Under(root.session_id, root.override_expires_at)
 
@@ -89,7 +93,7 @@ class Overrides:
         self._approvals.deny_under(under.session_id, _ENDED["expired"])
         return False
 
-    def shown(self, state: SessionState) -> OverrideInForce | None:
+    def find_in_force(self, state: SessionState) -> OverrideInForce | None:
         """Return a session's own override in the form that clients see."""
         expires_at, seconds = state.override_expires_at, state.override_seconds
         if expires_at is None or seconds is None:
@@ -98,7 +102,7 @@ class Overrides:
         # Clients see committed state; the term may belong to the next override already.
         if term is None or term.expires_at != expires_at:
             term = _Term(expires_at, math.inf)
-        if self._left_of(term) <= 0:
+        if self._compute_term_left(term) <= 0:
             return None
         return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
@@ -113,15 +117,15 @@ class Overrides:
             state = parent
         return None
 
-    def _left(self, state: SessionState) -> float:
+    def _compute_seconds_left(self, state: SessionState) -> float:
         """Return the seconds for which a session's override still holds."""
         assert state.override_expires_at is not None
         term = self._terms.get(state.session_id)
         if term is None or term.expires_at != state.override_expires_at:
             term = self._begin(state.session_id, state.override_expires_at, state.override_seconds)
-        return self._left_of(term)
+        return self._compute_term_left(term)
 
-    def _left_of(self, term: _Term) -> float:
+    def _compute_term_left(self, term: _Term) -> float:
         return min(self._until(term.expires_at), term.deadline - trio.current_time())
 
     def _until(self, expires_at: str) -> float:
@@ -150,7 +154,7 @@ class Overrides:
         granted = events.WorkspaceOverrideGranted(
             session_id=live.session_id, ttl_seconds=seconds, expires_at=expires_at
         )
-        before = self.ended(live.state, "replaced")
+        before = self.build_end_events(live.state, "replaced")
         handle = live.decide((*before, granted))
         if before and before[0].reason == "expired":
             self._approvals.deny_under(live.session_id, _ENDED["expired"])
@@ -159,14 +163,14 @@ class Overrides:
 
     def end(self, live: LiveSession, reason: OverrideEnd) -> CommitHandle | None:
         """End a session's override and deny the requests under it; None if it had none."""
-        decided = self.ended(live.state, reason)
+        decided = self.build_end_events(live.state, reason)
         if not decided:
             return None
         handle = live.decide(decided)
         self.forget(live.session_id, reason, handle)
         return handle
 
-    def ended(
+    def build_end_events(
         self, state: SessionState, reason: OverrideEnd
     ) -> tuple[events.WorkspaceOverrideExpired, ...]:
         """Return the event that ends a session's override, for callers that commit it with others
@@ -174,7 +178,7 @@ class Overrides:
         """
         if state.override_expires_at is None:
             return ()
-        if self._left(state) <= 0:
+        if self._compute_seconds_left(state) <= 0:
             reason = "expired"
         return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
 
@@ -183,13 +187,13 @@ class Overrides:
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is not None and term is not None:
                 # By the log it still holds: it is looked at again.
                 self._terms.setdefault(session_id, term)
                 self._changed.set()
 
-        told.when_resolved(resolved)
+        told.when_resolved(on_resolved)
 
     def forget_deleted(self, session_id: str) -> None:
         """Stop tracking a deleted session and its override."""
@@ -204,8 +208,8 @@ class Overrides:
         await self._resume()
         while True:
             self._changed = trio.Event()
-            await self._end_what_is_over()
-            waits = (self._left_of(term) for term in self._terms.values())
+            await self._end_expired()
+            waits = (self._compute_term_left(term) for term in self._terms.values())
             # Expired ones that remain could not be written.
             wait = min((left if left > 0 else _LOOK_SECONDS for left in waits), default=math.inf)
             at_most = _LOOK_SECONDS if self._terms else math.inf
@@ -222,9 +226,9 @@ class Overrides:
             # The rest are looked at when their session is next used.
             _log.error("which workspaces are overridden could not be read: %s", failure)
 
-    async def _end_what_is_over(self) -> None:
+    async def _end_expired(self) -> None:
         for session_id, term in list(self._terms.items()):
-            if self._left_of(term) > 0:
+            if self._compute_term_left(term) > 0:
                 continue
             try:
                 live = await self._sessions.get(session_id)

@@ -70,7 +70,7 @@ class RulePermissions:
         """See ``Permissions.mode_of``."""
         if state.permission_mode is not None:
             return state.permission_mode
-        known = None if self._workspaces is None else self._workspaces.known(state)
+        known = None if self._workspaces is None else self._workspaces.find_in_memory(state)
         if known is None or self._is_mode_insisted_on:
             return self._default_mode
         return known.project.mode(state.session_id) or self._default_mode
@@ -97,7 +97,7 @@ class RulePermissions:
         if self._workspaces is None:
             return (*self._rules, *own)
         # The workspace of an active run or call is known, whatever becomes of the directory.
-        workspace = self._workspaces.known(state) or await self._workspaces.of(state)
+        workspace = self._workspaces.find_in_memory(state) or await self._workspaces.of(state)
         return (*self._rules, *await workspace.project.rules(state.session_id), *own)
 
 

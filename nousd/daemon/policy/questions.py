@@ -108,7 +108,7 @@ class Questions:
             CommandRejected: ``question_not_found``, ``already_answered``.
             InvalidPayload: the answers do not fit; the question stays pending.
         """
-        request = await self._waiting(question_id)
+        request = await self._require_pending(question_id)
         _require_fitting(request.event.questions, answers)
         answered = events.QuestionAnswered(
             **request.event.call, question_id=question_id, answers=answers, client_id=client_id
@@ -125,11 +125,11 @@ class Questions:
             CommandRejected: as ``answer``.
         """
         ended = Ended(reason=reason, client_id=client_id)
-        return self._reject(await self._waiting(question_id), ended)
+        return self._reject(await self._require_pending(question_id), ended)
 
     def skip_passed_over(self) -> None:
         """End the questions that nobody waits for any more: their calls say so to the model."""
-        for request, why in self.requests.passed_over():
+        for request, why in self.requests.list_passed_over():
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
                 self._reject(request, Ended(by=why, reason=_PASSED_OVER[why]))
@@ -150,16 +150,16 @@ class Questions:
         )
         return Request(asks.question_id, asks, asker)
 
-    async def _waiting(self, question_id: str) -> Request[QuestionAsked, Ended]:
+    async def _require_pending(self, question_id: str) -> Request[QuestionAsked, Ended]:
         """Return a question that can be answered; nothing is awaited after it was found.
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.
         """
-        request = self.requests.waiting(question_id)
+        request = self.requests.find_waiting(question_id)
         if request is not None:
             return request
-        ended = await self.requests.ended(question_id)
+        ended = await self.requests.find_end(question_id)
         if ended is None:
             raise CommandRejected("question_not_found")
         outcome = "answered" if ended.answers else "rejected"

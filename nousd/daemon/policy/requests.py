@@ -96,16 +96,16 @@ class Requests(Generic[E, A]):
             return f"{len(self._waiting)} others wait already"
         return None
 
-    def waiting(self, request_id: str) -> Request[E, A] | None:
+    def find_waiting(self, request_id: str) -> Request[E, A] | None:
         """Return a request that can still be answered."""
         return self._waiting.get(request_id)
 
-    def passed_over(self) -> list[tuple[Request[E, A], PassedOver]]:
+    def list_passed_over(self) -> list[tuple[Request[E, A], PassedOver]]:
         """Return the requests that nobody waits for any more, and why."""
         waiting = tuple(self._waiting.values())
         return [(each, why) for each in waiting if (why := each.asker.passed_over()) is not None]
 
-    def all_waiting(self) -> tuple[Request[E, A], ...]:
+    def list_waiting(self) -> tuple[Request[E, A], ...]:
         """Return every request that can still be answered, the oldest first."""
         return tuple(self._waiting.values())
 
@@ -114,8 +114,8 @@ class Requests(Generic[E, A]):
         """Return the number of pending requests."""
         return len(self._waiting)
 
-    async def ended(self, request_id: str) -> A | None:
-        """Return how a recent request ended, once that is durable; None if it is not known.
+    async def find_end(self, request_id: str) -> A | None:
+        """Return the end of a recent request, once that is durable; None if it is not known.
 
         A client that is told of an end before would not find it in the log after a crash.
         """
@@ -125,7 +125,7 @@ class Requests(Generic[E, A]):
         await handle.wait_settled()
         return end if handle.failure is None else None
 
-    def shown(self, session_id: str | None) -> tuple[E, ...]:
+    def list_shown(self, session_id: str | None) -> tuple[E, ...]:
         """Return the pending requests that clients see, in a session or in all, oldest first."""
         return tuple(
             request.event
@@ -137,13 +137,13 @@ class Requests(Generic[E, A]):
     async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
         """Log a request and wait for its end; None if the time ran out."""
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None and request.id in self._waiting:
                 self._shown[request.id] = request
 
         self._waiting[request.id] = request
         try:
-            request.asker.decide(asking).when_resolved(resolved)
+            request.asker.decide(asking).when_resolved(on_resolved)
             with trio.move_on_after(self.timeout_seconds):
                 await request.over.wait()
         finally:
@@ -162,12 +162,12 @@ class Requests(Generic[E, A]):
         self._waiting.pop(request.id, None)
         self._remember(request.id, end, handle)
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             self._shown.pop(request.id, None)
             if handle.failure is not None:
                 self._ended.pop(request.id, None)
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
         request.over.set()
         return handle
 

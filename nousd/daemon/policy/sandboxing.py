@@ -52,19 +52,19 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
             name for name in places_in_sandbox("closed") if name not in (_OF_GIT, *_RESERVED)
         ),
         obeyed=_rows(but=_RESERVED),
-        known=_protected,
+        known=_compile_protected,
         reserved=_RESERVED,
         limits=limits,
     )
     return Detector(settings.sandbox, chosen)
 
 
-def obeyed_links() -> ObeyedLinks:
-    """Return what finds the links under names that programs obey."""
-    return ObeyedLinks(obeyed_names)
+def build_obeyed_links() -> ObeyedLinks:
+    """Return an object that finds the links under names that programs obey."""
+    return ObeyedLinks(compile_obeyed_names)
 
 
-def obeyed_names() -> Names:
+def compile_obeyed_names() -> Names:
     """Return the names that programs obey. The first time takes milliseconds, to compile patterns."""
     return names_of(places_in_sandbox("closed"), _rows())
 
@@ -79,7 +79,7 @@ def _rows(*, but: Collection[str] = ()) -> tuple[Obeyed, ...]:
     )
 
 
-def _protected() -> Collection[re.Pattern[str]]:
+def _compile_protected() -> Collection[re.Pattern[str]]:
     return denied_paths((), (protection(),), "", Access()).writing
 
 

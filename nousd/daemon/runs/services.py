@@ -14,7 +14,7 @@ from nousd.config.agents import Catalogue
 from nousd.daemon.clock import Clock
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.policy.approvals import Approvals
-from nousd.daemon.policy.grants import granted_for_good
+from nousd.daemon.policy.grants import list_permanent_grants
 from nousd.daemon.policy.overrides import OVER, Overrides
 from nousd.daemon.policy.permissions import Permissions
 from nousd.daemon.policy.questions import Questions
@@ -133,7 +133,7 @@ class RunServices:
 
     async def judge(self, state: SessionState, tool: Tool, access: Access) -> Judgement:
         """Return the decision of the rules and the session's mode on a call."""
-        granted = granted_for_good(self.sessions.defaults, self.workspaces.path_of(state))
+        granted = list_permanent_grants(self.sessions.defaults, self.workspaces.path_of(state))
         return await self.permissions.judge(state, granted, tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:

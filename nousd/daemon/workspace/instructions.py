@@ -77,7 +77,7 @@ class _Remembered:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._watched = _watched(places)
+        self._watched = _list_watched(places)
         self._stamps: tuple[_Stamp, ...] | None = None
         self._sources: Sequence[SourceText] = ()
 
@@ -97,7 +97,7 @@ class _Remembered:
         return stamps if is_certain else None
 
 
-def _watched(places: Places) -> tuple[Path, ...]:
+def _list_watched(places: Places) -> tuple[Path, ...]:
     """Return every path whose stamp matters; none if the system could be slow to give it."""
     workdir = places.workdir.resolve()
     folders = [workdir, *workdir.parents][:DEPTH_MAX] if places.project else []
@@ -140,7 +140,7 @@ def _users(places: Places) -> SourceText:
     path = places.user_file
     if path is None:
         return unused(_USER, "off")
-    found = _found(_USER, path.parent, path, places.hidden, INSTRUCTIONS_FILE_BYTES_MAX)
+    found = _read_source(_USER, path.parent, path, places.hidden, INSTRUCTIONS_FILE_BYTES_MAX)
     return found or unused(_USER, "not_found", str(path))
 
 
@@ -152,7 +152,7 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
     # The most specific file is the first to get room.
     for folder in reversed(folders):
         bytes_max = min(room, INSTRUCTIONS_FILE_BYTES_MAX)
-        source = _found(_PROJECT, root, folder / FILE_NAME, places.hidden, bytes_max)
+        source = _read_source(_PROJECT, root, folder / FILE_NAME, places.hidden, bytes_max)
         if source is not None:
             found.append(source)
             room -= len(source.text.encode())
@@ -180,7 +180,7 @@ def _is_repository(folder: Path) -> bool:
         return False
 
 
-def _found(
+def _read_source(
     kind: str, root: Path, path: Path, hidden: tuple[Path, ...], bytes_max: int
 ) -> SourceText | None:
     """Return the text of a file, or the reason why it cannot be used; None if it does not exist."""

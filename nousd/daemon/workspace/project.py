@@ -164,7 +164,7 @@ class Project:
 
     def mode(self, session_id: str) -> PermissionMode | None:
         """Return the mode that the project sets for a started session, if the file is trusted."""
-        started = self._sessions.known(session_id)
+        started = self._sessions.find(session_id)
         if started is None or not self._is_trusted(started.settings):
             return None
         return started.settings.permission_mode
@@ -175,7 +175,7 @@ class Project:
         """
         settings = (await self._sessions.of(session_id)).settings
         ignored = () if self._is_trusted(settings) else settings.adds
-        is_told = self._told.known(session_id) is not None
+        is_told = self._told.find(session_id) is not None
         await self._told.of(session_id)
         if is_told or not (ignored or settings.problems):
             return None
@@ -184,7 +184,7 @@ class Project:
             said.append(f"not trusted, and so without effect: {', '.join(ignored)}")
         return f"{settings.path}: {'; '.join(said)}"
 
-    async def trusted(self) -> ProjectSettings:
+    async def read_effective(self) -> ProjectSettings:
         """Return the current settings, reduced to what an untrusted file may set unless it is
         trusted.
         """

@@ -30,10 +30,10 @@ class SessionMemo(Generic[T]):
 
     async def of(self, session_id: str) -> T:
         """Return the value of a session, which starts now if it has not."""
-        kept = self.known(session_id)
+        kept = self.find(session_id)
         return await self._start(session_id) if kept is None else kept
 
-    def known(self, session_id: str) -> T | None:
+    def find(self, session_id: str) -> T | None:
         """Return the value of a session; None if it has not started."""
         kept = self._kept.get(session_id)
         if kept is not None:

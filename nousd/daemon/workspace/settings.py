@@ -41,7 +41,7 @@ def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()
     maker = _Maker(settings, (*_out_of_reach(settings), *extensions))
     roots = Roots((settings.workdir, *settings.workspaces), maker.hidden)
     own = OwnFolders(maker.hidden, Path.home())
-    return Workspaces(maker.made(settings.workdir), roots, maker.made, own)
+    return Workspaces(maker.make(settings.workdir), roots, maker.make, own)
 
 
 class _Maker:
@@ -52,7 +52,7 @@ class _Maker:
         self._settings = settings
         self._trust = Trust()
 
-    def made(self, folder: Path) -> Workspace:
+    def make(self, folder: Path) -> Workspace:
         settings, not_read = self._settings, _out_of_reach(self._settings)
         root = project_root(folder)
         agents_root = root if settings.project_instructions else None
@@ -74,10 +74,10 @@ def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
     """Return the built-in prompt if it differs from that of the default directory."""
     if settings.system_prompt is not None or folder == settings.workdir:
         return None
-    return system_prompt(built_in_prompt(folder))
+    return system_prompt(render_builtin_prompt(folder))
 
 
-def built_in_prompt(folder: Path) -> str:
+def render_builtin_prompt(folder: Path) -> str:
     """Return the built-in system prompt for work in a directory."""
     return _SYSTEM_PROMPT.format(workdir=folder)
 
@@ -90,7 +90,7 @@ def default_prompt(settings: Settings) -> str:
     """
     path = settings.system_prompt
     if path is None:
-        return built_in_prompt(settings.workdir)
+        return render_builtin_prompt(settings.workdir)
     if not isinstance(path, Path):
         return ""
     try:

@@ -41,7 +41,7 @@ class Trust:
             raise CommandRejected("too_many_trusted_files")
         handle = log.submit(log.encode((TrustUpdated(session_id="", path=path, hash=file_hash),)))
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is not None:
                 return
             if file_hash is None:
@@ -49,5 +49,5 @@ class Trust:
             else:
                 self._trusted[path] = file_hash
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
         return handle

@@ -104,7 +104,7 @@ class Workspaces:
         self._known = WeakValueDictionary[str, Workspace]() if known is None else known
         self._recent: OrderedDict[str, Workspace] = OrderedDict()
 
-    def restricted(self) -> Workspaces:
+    def restrict_to_roots(self) -> Workspaces:
         """Return the same workspaces for clients that may not be the user: only roots are allowed."""
         return Workspaces(self.default, self.roots, self._make, known=self._known)
 
@@ -130,7 +130,7 @@ class Workspaces:
         """Return the directory of a session, whether it exists or not."""
         return self.default.path if state.workspace is None else state.workspace
 
-    def known(self, state: SessionState) -> Workspace | None:
+    def find_in_memory(self, state: SessionState) -> Workspace | None:
         """Return the workspace of a session if it is in memory, without looking at the directory."""
         return self._in_memory(self.path_of(state))
 
@@ -146,16 +146,16 @@ class Workspaces:
         if known is not None and known.is_local:
             self._require(path, path)
             return known
-        return await self._opened(path, path)
+        return await self._open(path, path)
 
-    async def looked_up(self, state: SessionState) -> Workspace | CommandRejected:
-        """Return the workspace of a session, or why nothing can happen in it."""
+    async def look_up(self, state: SessionState) -> Workspace | CommandRejected:
+        """Return the workspace of a session, or the refusal if nothing can happen in it."""
         try:
             return await self.of(state)
         except CommandRejected as refused:
             return refused
 
-    async def named(self, given: str | None) -> Workspace:
+    async def open_named(self, given: str | None) -> Workspace:
         """Return the workspace that a client names; the default one if it names none.
 
         Raises:
@@ -166,12 +166,12 @@ class Workspaces:
         return (
             self.default
             if given is None
-            else await self._opened(await self.normalized(given), given)
+            else await self._open(await self.normalize_path(given), given)
         )
 
-    async def normalized(self, given: str) -> str:
-        """Return how the log spells a directory that a client names, whether or not it exists or is
-        allowed.
+    async def normalize_path(self, given: str) -> str:
+        """Return the spelling in the log of a directory that a client names, whether or not it exists
+        or is allowed.
 
         Raises:
             InvalidPayload: it is not an absolute path, or resolves to a name that no log can hold.
@@ -182,17 +182,17 @@ class Workspaces:
             raise InvalidPayload("workspace leads to a folder whose path is not UTF-8")
         return real
 
-    async def _opened(self, real: str, given: str) -> Workspace:
-        made = await in_folder_thread(self._looked_at, real, given, self._in_memory(real))
-        return self._kept(made)
+    async def _open(self, real: str, given: str) -> Workspace:
+        made = await in_folder_thread(self._check_and_build, real, given, self._in_memory(real))
+        return self._remember(made)
 
     # --- blocking ------------------------------------------------------------------------------
 
-    def _looked_at(self, real: str, given: str, known: Workspace | None) -> Workspace:
+    def _check_and_build(self, real: str, given: str, known: Workspace | None) -> Workspace:
         self._require(real, given)
-        return self._made(real, given) if known is None else known
+        return self._build(real, given) if known is None else known
 
-    def _made(self, real: str, given: str) -> Workspace:
+    def _build(self, real: str, given: str) -> Workspace:
         try:
             made = self._make(Path(real))
         except ConfigError as error:
@@ -226,7 +226,7 @@ class Workspaces:
             self._recent.move_to_end(path)
         return self._known.get(path)
 
-    def _kept(self, made: Workspace) -> Workspace:
+    def _remember(self, made: Workspace) -> Workspace:
         """Remember a workspace. Another caller may have built the same one meanwhile: the
         first counts.
         """
@@ -264,7 +264,7 @@ class Roots:
 
     def __init__(self, allowed: Iterable[Path], hidden: Iterable[Path] = ()) -> None:
         self.allowed = tuple(dict.fromkeys(path.resolve() for path in allowed))
-        self._hidden = _spelled(hidden)
+        self._hidden = _expand_spellings(hidden)
 
     def fault(self, real: Path) -> str | None:
         """Return why a directory may not be a workspace; None if it may.
@@ -291,7 +291,7 @@ class OwnFolders:
     """
 
     def __init__(self, hidden: Iterable[Path], home: Path) -> None:
-        self._hidden = _spelled(hidden)
+        self._hidden = _expand_spellings(hidden)
         self._home = home.resolve()
 
     def fault(self, real: Path) -> str | None:
@@ -309,7 +309,7 @@ class OwnFolders:
 _KERNELS: Final = "it lies in what the kernel shows of programs and devices"
 
 
-def _spelled(places: Iterable[Path]) -> tuple[Path, ...]:
+def _expand_spellings(places: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(spelling for path in places for spelling in (path.absolute(), path.resolve()))
 
 
