@@ -104,7 +104,7 @@ def _in_force(agent: Agent, trusts: Trusts) -> Agent:
     trusted = agent.source == "user" or trusts(agent.path, agent.hash)
     if agent.worker is None or trusted:
         return agent._replace(trusted=trusted)
-    worker, left_out = narrowed(agent.worker)
+    worker, left_out = narrow_worker(agent.worker)
     return agent._replace(worker=worker, problems=(*agent.problems, *left_out))
 
 
@@ -203,7 +203,7 @@ def _require_no_key_twice(node: Any) -> None:
         _require_no_key_twice(value)
 
 
-def narrowed(worker: WorkerSpec) -> tuple[WorkerSpec, tuple[str, ...]]:
+def narrow_worker(worker: WorkerSpec) -> tuple[WorkerSpec, tuple[str, ...]]:
     """Return the part of an untrusted worker that only restricts, and the names of the rest."""
     permissions = worker.permissions
     left_out = []

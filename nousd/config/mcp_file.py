@@ -112,7 +112,7 @@ def _server(file: ConfigFile, name: str, value: Any) -> ConfiguredMcpServer:
     return ConfiguredMcpServer(
         name,
         said,
-        None if said.classes is None else _checked_classes(table, said.classes),
+        None if said.classes is None else _parse_classes(table, said.classes),
         _read_secrets(inner["env"], _VARIABLE_NAME),
         _read_secrets(inner["headers"], _HEADER_NAME, all_are_keys=True),
         _read_tool_classes(inner["tool_classes"]),
@@ -158,14 +158,14 @@ def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> di
 def _read_tool_classes(table: Table) -> dict[str, tuple[ToolClass, ...]]:
     bounds = Meta(max_length=len(TOOL_CLASSES))
     return {
-        tool: _checked_classes(
+        tool: _parse_classes(
             table, table.read(SettingInfo(tool[:100], tuple[str, ...], bounds), value)
         )
         for tool, value in table.content.items()
     }
 
 
-def _checked_classes(table: Table, said: tuple[str, ...]) -> tuple[ToolClass, ...]:
+def _parse_classes(table: Table, said: tuple[str, ...]) -> tuple[ToolClass, ...]:
     for word in said:
         if word not in TOOL_CLASSES:
             raise ConfigError(

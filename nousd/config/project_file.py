@@ -74,9 +74,9 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def adds(self) -> tuple[str, ...]:
         """The settings that count only if the user trusts the file, one line each."""
-        return tuple(self._added())
+        return tuple(self._describe_additions())
 
-    def _added(self) -> Iterator[str]:
+    def _describe_additions(self) -> Iterator[str]:
         if self.permission_mode is not None:
             yield f"permission_mode {self.permission_mode}"
         yield from (f"allow {rule}" for rule in self.allow)

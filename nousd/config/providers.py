@@ -114,7 +114,7 @@ def decide_models(
         "provider": AUTO if chosen.auto else chosen.provider,
         "model": chosen.model if goes_with_any else None,
         "api_base": chosen.api_base,
-        "providers": _configured(chosen, tables, folder, f"file {file.path}", environ),
+        "providers": _configure_providers(chosen, tables, folder, f"file {file.path}", environ),
         "models": tables.models,
         "aliases": tables.aliases,
     }
@@ -213,7 +213,7 @@ def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> 
 # --- which there are -------------------------------------------------------------------------
 
 
-def _configured(
+def _configure_providers(
     chosen: Chosen, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
 ) -> dict[str, ConfiguredProvider]:
     """Return the known providers: the chosen one first, then those of the file in its order, then those

@@ -25,7 +25,7 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         origin = f"  ({self.origin})" if self.origin else ""
-        return f"{self.name} = {_shown(self.value)}{origin}"
+        return f"{self.name} = {_format_value(self.value)}{origin}"
 
     def as_json(self) -> str:
         """Return the line as JSON."""
@@ -72,7 +72,7 @@ def _of_provider(provider: ConfiguredProvider, resolved: Resolved) -> Iterator[L
     yield Line(f"{where}.api_key", key, provider.key_origin or "")
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     match value:
         case None:
             return "not set"

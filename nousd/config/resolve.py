@@ -92,7 +92,7 @@ def resolve(
     values["mcp"] = read_mcp_file(file)
     values["runtimes"] = read_runtimes_file(file)
     values[PERMISSIONS] = read_permissions_file(file)
-    warnings = list(_misspelt(environ))
+    warnings = list(_find_misspelt_variables(environ))
     if not any(_STALE in each for each in (_own_environment(environ, here), places[-1])):
         warnings += filter(None, (_tandem_stale(environ).warning,))
     values["warnings"] = tuple(warnings)
@@ -206,7 +206,7 @@ def _own_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawVal
     return given
 
 
-def _misspelt(environ: Mapping[str, str]) -> Iterator[str]:
+def _find_misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield a warning about each variable that is nearly one of ours. Others with our prefix may belong
     to the user's own programs.
     """

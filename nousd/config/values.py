@@ -135,7 +135,7 @@ def _within_bounds(value: Any, meta: Meta) -> bool:
 
 
 def _unfit(info: SettingInfo, given: RawValue) -> ConfigError:
-    wanted = f"{info.name} must be {_wanted(info)}"
+    wanted = f"{info.name} must be {_describe_expected(info)}"
     if not info.words and not _KINDS[info.type].is_shown:
         return ConfigError(f"{wanted} ({given.origin})")
     shown = str(given.value)
@@ -144,7 +144,7 @@ def _unfit(info: SettingInfo, given: RawValue) -> ConfigError:
     return ConfigError(f"{wanted}, not {shown!r} ({given.origin})")
 
 
-def _wanted(info: SettingInfo) -> str:
+def _describe_expected(info: SettingInfo) -> str:
     if info.words:
         return " or ".join(info.words)
     bounds = (

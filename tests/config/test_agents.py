@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import UNSET
 
-from nousd.config.agents import narrowed, parse_agent
+from nousd.config.agents import narrow_worker, parse_agent
 from nousd.errors import ConfigError
 from nousd.wire.limits import AGENT_PROMPT_CHARS_MAX, WORKER_RULES_MAX
 from nousd.wire.objects.workers import WorkerPermissions, WorkerSpec
@@ -126,7 +126,7 @@ def test_prompts_and_rule_lists_have_limits(past: int) -> None:
 
 
 def test_only_restrictions_of_an_untrusted_file_are_kept() -> None:
-    worker, left_out = narrowed(parse_agent(WHOLE, "stem"))
+    worker, left_out = narrow_worker(parse_agent(WHOLE, "stem"))
     assert (worker.permissions.allow, worker.permissions.mode, worker.model) == ((), UNSET, UNSET)
     assert worker.permissions.ask == ("write",)
     assert worker.permissions.deny == ("bash",)

@@ -9,7 +9,7 @@ import pytest
 
 from nousd.tools.builtin.catalog import BUILTIN_NAMES
 from nousd.views.tandem import tools
-from nousd.views.tandem.tools import allowed_tools, is_same_tool, tools_of, tools_ruled
+from nousd.views.tandem.tools import is_same_tool, list_allowed_tools, tools_of, tools_ruled
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_the_contract_lists_exactly_the_mapped_names() -> None:
 
 def test_a_list_allows_each_tool_once_and_expands_patterns_to_existing_tools() -> None:
     there = ("read", "mcp__github__list", "mcp__github__close", "find")
-    assert allowed_tools(["read", "glob", "list", "ls", "websearch"]) == ("read", "find", "ls")
-    assert allowed_tools(["mcp.github.*", "read"], there) == (
+    assert list_allowed_tools(["read", "glob", "list", "ls", "websearch"]) == ("read", "find", "ls")
+    assert list_allowed_tools(["mcp.github.*", "read"], there) == (
         "mcp__github__list",
         "mcp__github__close",
         "read",
     )
-    assert allowed_tools(["*"], there) == there
-    assert allowed_tools(["websearch"]) == ()
+    assert list_allowed_tools(["*"], there) == there
+    assert list_allowed_tools(["websearch"]) == ()
 
 
 def test_two_spellings_of_a_tool_name_are_the_same_tool() -> None:

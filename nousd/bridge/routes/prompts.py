@@ -31,7 +31,7 @@ from nousd.errors import Refused
 from nousd.views.stream_position import StreamPosition, position_after_event
 from nousd.views.tandem.messages import Message, last_answer_text
 from nousd.views.tandem.runs import Conflict, Started, render_started
-from nousd.views.tandem.tools import ANY, allowed_tools
+from nousd.views.tandem.tools import ANY, list_allowed_tools
 from nousd.views.tandem.values import or_none
 from nousd.wire.commands import ListTools, Prompt
 from nousd.wire.limits import HTTP_PROMPT_SECONDS, NAME_CHARS_MAX
@@ -152,13 +152,13 @@ async def _tools(call: Call) -> tuple[str, ...] | None:
     body: SendMessage = call.body
     names = body.toolAllowlist
     if names is None or ANY not in "".join(names):
-        return None if names is None else allowed_tools(names)
+        return None if names is None else list_allowed_tools(names)
     page = await call.daemon.ask(ListTools(session_id=call.path["id"]))
     known = [tool.name for tool in page.tools]
     while page.has_more is True and page.tools:
         page = await call.daemon.ask(ListTools(session_id=call.path["id"], after=known[-1]))
         known += [tool.name for tool in page.tools]
-    return allowed_tools(names, known)
+    return list_allowed_tools(names, known)
 
 
 def _message_id(call: Call) -> str | None:

@@ -36,15 +36,15 @@ def fold(thread: Thread, event: Event) -> list[Payload]:
         return []
     told = list(rule(thread, event))
     if told and type(event) not in _SETTING_OUT:
-        told[:0] = _set_out(thread)
+        told[:0] = _emit_start(thread)
     return told
 
 
 # --- tasks and their inputs ------------------------------------------------------------------
 
 
-def _set_out(thread: Thread, *messages: UserMessage) -> Payloads:
-    """Tell the start of the run and of its turn, if they were not told yet."""
+def _emit_start(thread: Thread, *messages: UserMessage) -> Payloads:
+    """Emit the start of the run and of its turn, if they were not emitted yet."""
     if thread.start is None:
         return
     if not thread.is_started:
@@ -59,7 +59,7 @@ def _set_out(thread: Thread, *messages: UserMessage) -> Payloads:
     thread.held.clear()
 
 
-def _session_created(_: Thread, event: events.SessionCreated) -> Payloads:
+def _on_session_created(_: Thread, event: events.SessionCreated) -> Payloads:
     yield payloads.SessionCreated(
         contract_version=event.contract_version,
         created_at=event.created_at,
@@ -70,54 +70,54 @@ def _session_created(_: Thread, event: events.SessionCreated) -> Payloads:
     )
 
 
-def _agent_start(thread: Thread, event: events.AgentStart) -> Payloads:
+def _on_agent_start(thread: Thread, event: events.AgentStart) -> Payloads:
     thread.start = event
     thread.model = event.model or UNSET
     yield from ()
 
 
-def _agent_session(thread: Thread, event: events.AgentSession) -> Payloads:
+def _on_agent_session(thread: Thread, event: events.AgentSession) -> Payloads:
     thread.runtime_session_id = event.agent_session_id
     yield from ()
 
 
-def _turn_start(thread: Thread, event: events.TurnStart) -> Payloads:
+def _on_turn_start(thread: Thread, event: events.TurnStart) -> Payloads:
     thread.pending_turn = event.turn_id
     yield from ()
 
 
-def _message_start(thread: Thread, event: events.MessageStart) -> Payloads:
+def _on_message_start(thread: Thread, event: events.MessageStart) -> Payloads:
     if event.role != "user":
-        yield from _set_out(thread)
+        yield from _emit_start(thread)
         return
     message = values.user_message(event)
     if thread.pending_turn is not None:
-        yield from _set_out(thread, message)
+        yield from _emit_start(thread, message)
     elif thread.open_turn is not None:
         # A steer that an agent program takes within its turn.
         yield payloads.RuntimeRequestCompleted(turn_id=thread.open_turn)
         yield payloads.RuntimeRequestStarted(turn_id=thread.open_turn, messages=(message,))
 
 
-def _turn_end(thread: Thread, event: events.TurnEnd) -> Payloads:
-    yield from _set_out(thread)
+def _on_turn_end(thread: Thread, event: events.TurnEnd) -> Payloads:
+    yield from _emit_start(thread)
     thread.open_turn = None
     yield payloads.RuntimeRequestCompleted(turn_id=event.turn_id)
 
 
-def _error(thread: Thread, event: events.Error) -> Payloads:
+def _on_error(thread: Thread, event: events.Error) -> Payloads:
     thread.error = event
     yield from ()
 
 
-def _agent_end(thread: Thread, event: events.AgentEnd) -> Payloads:
+def _on_agent_end(thread: Thread, event: events.AgentEnd) -> Payloads:
     yield values.task_end(event, thread.error)
 
 
 # --- models ----------------------------------------------------------------------------------
 
 
-def _model_input(thread: Thread, event: events.ModelInput) -> Payloads:
+def _on_model_input(thread: Thread, event: events.ModelInput) -> Payloads:
     told = values.model_input(event)
     if event.purpose != "summary":
         thread.model = event.model
@@ -128,25 +128,25 @@ def _model_input(thread: Thread, event: events.ModelInput) -> Payloads:
         thread.held.append(told)
 
 
-def _text(_: Thread, event: events.MessageUpdate) -> Payloads:
+def _on_message_update(_: Thread, event: events.MessageUpdate) -> Payloads:
     yield payloads.ModelOutputDelta(
         block_id=event.message_id,
         kind="text_delta",
         delta=event.delta,
-        joined_from=_joined_from(event.joined_from),
+        joined_from=_to_frame_id(event.joined_from),
     )
 
 
-def _reasoning(_: Thread, event: events.ReasoningUpdate) -> Payloads:
+def _on_reasoning_update(_: Thread, event: events.ReasoningUpdate) -> Payloads:
     yield payloads.ModelOutputDelta(
         block_id=f"{event.message_id}.reasoning",
         kind="unknown_delta",
         delta=event.delta,
-        joined_from=_joined_from(event.joined_from),
+        joined_from=_to_frame_id(event.joined_from),
     )
 
 
-def _subagent_text(_: Thread, event: events.SubagentText) -> Payloads:
+def _on_subagent_text(_: Thread, event: events.SubagentText) -> Payloads:
     yield payloads.ModelOutputDelta(
         block_id=f"{event.parent_tool_call_id or event.runtime_tool_call_id}.subagent",
         kind="unknown_delta",
@@ -155,11 +155,11 @@ def _subagent_text(_: Thread, event: events.SubagentText) -> Payloads:
     )
 
 
-def _joined_from(cursor: str | UnsetType) -> int | UnsetType:
+def _to_frame_id(cursor: str | UnsetType) -> int | UnsetType:
     return UNSET if cursor is UNSET else frame_id(cursor_seq(cursor), 0)
 
 
-def _message_end(_: Thread, event: events.MessageEnd) -> Payloads:
+def _on_message_end(_: Thread, event: events.MessageEnd) -> Payloads:
     if event.stop_reason is UNSET:
         return  # a message of the user
     yield payloads.ModelOutputCompleted(
@@ -169,7 +169,7 @@ def _message_end(_: Thread, event: events.MessageEnd) -> Payloads:
     )
 
 
-def _usage(_: Thread, event: events.UsageReported) -> Payloads:
+def _on_usage_reported(_: Thread, event: events.UsageReported) -> Payloads:
     yield values.usage(event)
 
 
@@ -185,7 +185,7 @@ def _keys(event: ToolCallEvent) -> dict[str, Any]:
     }
 
 
-def _bracket(thread: Thread, event: events.ToolExecutionStart) -> Payloads:
+def _on_execution_start(thread: Thread, event: events.ToolExecutionStart) -> Payloads:
     thread.bracket = event.tool_call_id
     call = thread.calls.get(event.tool_call_id)
     if call is not None:
@@ -193,7 +193,7 @@ def _bracket(thread: Thread, event: events.ToolExecutionStart) -> Payloads:
     yield from ()
 
 
-def _requested(thread: Thread, event: events.ToolCallRequested) -> Payloads:
+def _on_requested(thread: Thread, event: events.ToolCallRequested) -> Payloads:
     in_bracket = thread.bracket == event.tool_call_id
     thread.calls[event.tool_call_id] = OpenCall(event, in_bracket=in_bracket)
     yield payloads.ToolCallRequested(
@@ -204,7 +204,7 @@ def _requested(thread: Thread, event: events.ToolCallRequested) -> Payloads:
     )
 
 
-def _evaluated(thread: Thread, event: events.ToolCallPolicyEvaluated) -> Payloads:
+def _on_policy_evaluated(thread: Thread, event: events.ToolCallPolicyEvaluated) -> Payloads:
     call = thread.calls.get(event.tool_call_id)
     if call is None:
         return
@@ -221,14 +221,14 @@ def _evaluated(thread: Thread, event: events.ToolCallPolicyEvaluated) -> Payload
         )
 
 
-def _approved(thread: Thread, event: events.ToolCallApproved) -> Payloads:
+def _on_approved(thread: Thread, event: events.ToolCallApproved) -> Payloads:
     call = thread.calls.get(event.tool_call_id)
     if call is not None:
         call.approved = event
     yield from ()
 
 
-def _denied(thread: Thread, event: events.ToolCallDenied) -> Payloads:
+def _on_denied(thread: Thread, event: events.ToolCallDenied) -> Payloads:
     call = thread.calls.pop(event.tool_call_id, None)
     if call is not None:
         yield payloads.ToolCallDenied(
@@ -241,7 +241,7 @@ def _denied(thread: Thread, event: events.ToolCallDenied) -> Payloads:
         )
 
 
-def _never_started(call: OpenCall, reason: str) -> Payload:
+def _build_denied(call: OpenCall, reason: str) -> Payload:
     """Return the end of a call that was stopped between its approval and its start."""
     return payloads.ToolCallDenied(
         **_keys(call.requested),
@@ -251,16 +251,16 @@ def _never_started(call: OpenCall, reason: str) -> Payload:
     )
 
 
-def _started(thread: Thread, event: events.ToolCallStarted) -> Payloads:
+def _on_started(thread: Thread, event: events.ToolCallStarted) -> Payloads:
     call = thread.calls.get(event.tool_call_id)
     if call is not None and call.approved is not None:
         call.started = event
-        yield _approval(call.approved)
-        by = values.executed_by(event.executed_by)
+        yield _build_approved(call.approved)
+        by = values.to_executor(event.executed_by)
         yield payloads.ToolCallStarted(**_keys(event), executed_by=by, gated=event.gated)
 
 
-def _approval(event: events.ToolCallApproved) -> Payload:
+def _build_approved(event: events.ToolCallApproved) -> Payload:
     return payloads.ToolCallApproved(
         **_keys(event),
         source=values.decider(event.by),
@@ -270,22 +270,22 @@ def _approval(event: events.ToolCallApproved) -> Payload:
     )
 
 
-def _output(thread: Thread, event: events.ToolCallOutput) -> Payloads:
-    """Tell output that came outside of a bracket."""
+def _on_output(thread: Thread, event: events.ToolCallOutput) -> Payloads:
+    """Emit output that came outside of a bracket."""
     call = thread.calls.get(event.tool_call_id)
     if call is not None:
-        call.held(event.delta)
-        yield from _told_output(call, event, event.delta)
+        call.note_early_output(event.delta)
+        yield from _emit_output(call, event, event.delta)
 
 
-def _update(thread: Thread, event: events.ToolExecutionUpdate) -> Payloads:
-    """Tell output in a bracket, without what was told before the bracket began."""
+def _on_execution_update(thread: Thread, event: events.ToolExecutionUpdate) -> Payloads:
+    """Emit output in a bracket, without the part that was emitted before the bracket began."""
     call = thread.calls.get(event.tool_call_id)
     if call is not None and call.in_bracket and (delta := call.unseen(event.delta)):
-        yield from _told_output(call, event, delta)
+        yield from _emit_output(call, event, delta)
 
 
-def _told_output(
+def _emit_output(
     call: OpenCall, event: events.ToolCallOutput | events.ToolExecutionUpdate, delta: str
 ) -> Payloads:
     if call.started is None:
@@ -296,30 +296,30 @@ def _told_output(
         **_keys(call.requested),
         stream=stream,
         delta=delta,
-        joined_from=_joined_from(event.joined_from),
+        joined_from=_to_frame_id(event.joined_from),
     )
 
 
-def _completed(thread: Thread, event: events.ToolCallCompleted) -> Payloads:
+def _on_completed(thread: Thread, event: events.ToolCallCompleted) -> Payloads:
     call = thread.calls.get(event.tool_call_id)
     if call is None:
         return
     call.completed = event
     if event.result is not UNSET:
-        yield from _over(thread, call, event)
+        yield from _emit_end(thread, call, event)
 
 
-def _bracket_ends(thread: Thread, event: events.ToolExecutionEnd) -> Payloads:
+def _on_execution_end(thread: Thread, event: events.ToolExecutionEnd) -> Payloads:
     call = thread.calls.get(event.tool_call_id)
     if call is not None:
-        yield from _over(thread, call, event)
+        yield from _emit_end(thread, call, event)
 
 
 _End = events.ToolCallCompleted | events.ToolExecutionEnd
 
 
-def _over(thread: Thread, call: OpenCall, end: _End) -> Payloads:
-    """Tell how an undenied call ended.
+def _emit_end(thread: Thread, call: OpenCall, end: _End) -> Payloads:
+    """Emit the end of a call that was not denied.
 
     Args:
         end: the event that has its result.
@@ -327,19 +327,19 @@ def _over(thread: Thread, call: OpenCall, end: _End) -> Payloads:
     del thread.calls[end.tool_call_id]
     result = end.result or ""
     if call.started is not None:
-        yield from _output_ends(call)
-        yield _result(call, end, result)
+        yield from _emit_output_end(call)
+        yield _build_completed(call, end, result)
     elif call.approved is not None and call.approved.by == "policy" and call.completed is None:
         # What a policy approves starts in the same commit, unless its stored result is given again.
-        yield _approval(call.approved)
-        by = values.executed_by(UNSET)
+        yield _build_approved(call.approved)
+        by = values.to_executor(UNSET)
         yield payloads.ToolCallStarted(**_keys(call.requested), executed_by=by, replayed=True)
-        yield _result(call, end, result, replayed=True)
+        yield _build_completed(call, end, result, replayed=True)
     else:
-        yield _never_started(call, result)
+        yield _build_denied(call, result)
 
 
-def _output_ends(call: OpenCall) -> Payloads:
+def _emit_output_end(call: OpenCall) -> Payloads:
     texts = call.output.texts
     stdout, stderr = texts.get("stdout") or UNSET, texts.get("stderr") or UNSET
     if stdout is not UNSET or stderr is not UNSET:
@@ -351,14 +351,14 @@ def _output_ends(call: OpenCall) -> Payloads:
         )
 
 
-def _result(call: OpenCall, end: _End, result: str, **more: Any) -> Payload:
+def _build_completed(call: OpenCall, end: _End, result: str, **more: Any) -> Payload:
     done = call.completed
     by = UNSET if done is None else done.executed_by
     mode = UNSET if call.started is None else call.started.permission_mode
     return payloads.ToolCallCompleted(
         **_keys(call.requested),
         is_error=end.is_error,
-        executed_by=values.executed_by(by),
+        executed_by=values.to_executor(by),
         execution_env=values.execution_env(UNSET if done is None else done.execution_env, by),
         policy_snapshot=values.snapshot("allow", call.sources, mode),
         sandbox=UNSET if done is None else done.sandbox,
@@ -373,34 +373,34 @@ def _result(call: OpenCall, end: _End, result: str, **more: Any) -> Payload:
 
 
 _RULES: Final[dict[type[Event], Callable[[Thread, Any], Payloads]]] = {
-    events.SessionCreated: _session_created,
-    events.AgentStart: _agent_start,
-    events.AgentSession: _agent_session,
-    events.TurnStart: _turn_start,
-    events.MessageStart: _message_start,
-    events.MessageUpdate: _text,
-    events.ReasoningUpdate: _reasoning,
-    events.SubagentText: _subagent_text,
-    events.MessageEnd: _message_end,
-    events.TurnEnd: _turn_end,
-    events.Error: _error,
-    events.AgentEnd: _agent_end,
-    events.ModelInput: _model_input,
-    events.UsageReported: _usage,
-    events.ToolExecutionStart: _bracket,
-    events.ToolCallRequested: _requested,
-    events.ToolCallPolicyEvaluated: _evaluated,
-    events.ToolCallApproved: _approved,
-    events.ToolCallDenied: _denied,
-    events.ToolCallStarted: _started,
-    events.ToolCallOutput: _output,
-    events.ToolExecutionUpdate: _update,
-    events.ToolCallCompleted: _completed,
-    events.ToolExecutionEnd: _bracket_ends,
+    events.SessionCreated: _on_session_created,
+    events.AgentStart: _on_agent_start,
+    events.AgentSession: _on_agent_session,
+    events.TurnStart: _on_turn_start,
+    events.MessageStart: _on_message_start,
+    events.MessageUpdate: _on_message_update,
+    events.ReasoningUpdate: _on_reasoning_update,
+    events.SubagentText: _on_subagent_text,
+    events.MessageEnd: _on_message_end,
+    events.TurnEnd: _on_turn_end,
+    events.Error: _on_error,
+    events.AgentEnd: _on_agent_end,
+    events.ModelInput: _on_model_input,
+    events.UsageReported: _on_usage_reported,
+    events.ToolExecutionStart: _on_execution_start,
+    events.ToolCallRequested: _on_requested,
+    events.ToolCallPolicyEvaluated: _on_policy_evaluated,
+    events.ToolCallApproved: _on_approved,
+    events.ToolCallDenied: _on_denied,
+    events.ToolCallStarted: _on_started,
+    events.ToolCallOutput: _on_output,
+    events.ToolExecutionUpdate: _on_execution_update,
+    events.ToolCallCompleted: _on_completed,
+    events.ToolExecutionEnd: _on_execution_end,
 }
 
 _SETTING_OUT: Final = (events.MessageStart, events.TurnEnd)
-"""The events whose rules tell the start of run and turn themselves."""
+"""The events whose rules emit the start of run and turn themselves."""
 
 VIEW_TYPES: Final = frozenset(EVENT_TYPES[struct] for struct in _RULES)
 """The types of events that the view needs."""

@@ -52,7 +52,7 @@ class OpenCall(msgspec.Struct):
     repeats_left: int = 0
     room_left: int = HELD_OUTPUT_BYTES_MAX
 
-    def held(self, delta: str) -> None:
+    def note_early_output(self, delta: str) -> None:
         """Note output that comes before the call's bracket, as the bracket will repeat it."""
         size = len(delta.encode(errors="replace"))
         if size > self.room_left:

@@ -50,14 +50,14 @@ def _result(payload: Payload) -> Iterator[Message]:
     result = preview = payload["result_preview"]
     if "result_ref" in payload:
         result = {"artifact_ref": payload["result_ref"], "preview": preview}
-    yield _told(payload, result, is_error=payload["is_error"])
+    yield _build_tool_result(payload, result, is_error=payload["is_error"])
 
 
 def _denial(payload: Payload) -> Iterator[Message]:
-    yield _told(payload, payload["reason"], is_error=True)
+    yield _build_tool_result(payload, payload["reason"], is_error=True)
 
 
-def _told(payload: Payload, result: Any, *, is_error: bool) -> Message:
+def _build_tool_result(payload: Payload, result: Any, *, is_error: bool) -> Message:
     block = {"type": "tool_result", "tool_call_id": payload["tool_call_id"], "result": result}
     return _message("tool", {**block, "is_error": True} if is_error else block)
 

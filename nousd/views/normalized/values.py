@@ -162,7 +162,7 @@ def snapshot(
     return PolicySnapshot(decision=decision, sources=tuple(opinions), permission_mode=mode)
 
 
-def executed_by(by: policy.ExecutedBy | UnsetType) -> Literal["nousd", "runtime"]:
+def to_executor(by: policy.ExecutedBy | UnsetType) -> Literal["nousd", "runtime"]:
     """Return whether the agent program or one of our tools carried a call out."""
     return "runtime" if by == "runtime" else "nousd"
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from nousd.views.tandem.frames import FrameBody, LoggedEvent, Renderers, run_of
-from nousd.views.tandem.permissions import decided_rule, request_id, user_reply
+from nousd.views.tandem.permissions import find_decided_rule, request_id, user_reply
 from nousd.views.tandem.questions import call_ref, join_answer, render_question
 from nousd.views.tandem.runs import TENANT
 from nousd.views.tandem.values import milliseconds, or_none
@@ -18,17 +18,17 @@ from nousd.wire.events.tools import ToolCallEvent, ToolExecutionEvent
 # --- messages --------------------------------------------------------------------------------
 
 
-def _message_start(logged: LoggedEvent, event: events.MessageStart) -> Iterator[FrameBody]:
+def _render_message_start(logged: LoggedEvent, event: events.MessageStart) -> Iterator[FrameBody]:
     """Show a user's message as a whole; an assistant's appears with its first delta."""
     if event.role == "user" and event.text is not UNSET:
         yield _text_part(logged, event, event.text, delta=event.text, agent="user")
 
 
-def _message_update(logged: LoggedEvent, event: events.MessageUpdate) -> Iterator[FrameBody]:
+def _render_message_update(logged: LoggedEvent, event: events.MessageUpdate) -> Iterator[FrameBody]:
     yield _text_part(logged, event, event.delta, delta=event.delta)
 
 
-def _message_end(logged: LoggedEvent, event: events.MessageEnd) -> Iterator[FrameBody]:
+def _render_message_end(logged: LoggedEvent, event: events.MessageEnd) -> Iterator[FrameBody]:
     """Show the whole text, in a part without ``delta``."""
     # Only an answer has a stop reason. With ``text_ref`` the event has just the beginning of the text,
     # but the deltas brought all of it.
@@ -54,18 +54,20 @@ def _text_part(logged: LoggedEvent, event: _MessageEvent, text: str, **more: Any
 # --- tools -----------------------------------------------------------------------------------
 
 
-def _tool_start(_logged: LoggedEvent, event: events.ToolExecutionStart) -> Iterator[FrameBody]:
+def _render_tool_start(
+    _logged: LoggedEvent, event: events.ToolExecutionStart
+) -> Iterator[FrameBody]:
     yield _tool_part(event, state="running", args=event.args)
 
 
-def _tool_end(_logged: LoggedEvent, event: events.ToolExecutionEnd) -> Iterator[FrameBody]:
+def _render_tool_end(_logged: LoggedEvent, event: events.ToolExecutionEnd) -> Iterator[FrameBody]:
     if event.is_error:
         yield _tool_part(event, state="failed", error=event.result)
     else:
         yield _tool_part(event, state="completed", result=event.result)
 
 
-def _permission_requested(
+def _render_permission_requested(
     logged: LoggedEvent, event: events.PermissionRequested
 ) -> Iterator[FrameBody]:
     yield (
@@ -89,7 +91,7 @@ def _permission_requested(
         yield _tool_part(event, state="pending", args=event.args)
 
 
-def _decided(
+def _render_decision(
     logged: LoggedEvent, event: events.ToolCallApproved | events.ToolCallDenied
 ) -> Iterator[FrameBody]:
     """Render the decision on a request; a call decided without a request has no frame."""
@@ -99,7 +101,7 @@ def _decided(
         told = {**where, "messageID": message_id, "tool": event.tool_name}
         yield "permission.wait.timeout", told
     elif event.by == "user":
-        rule = decided_rule(event)
+        rule = find_decided_rule(event)
         yield (
             "permission.replied",
             {
@@ -131,7 +133,9 @@ def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> FrameB
 # --- questions -------------------------------------------------------------------------------
 
 
-def _question_asked(_logged: LoggedEvent, event: events.QuestionAsked) -> Iterator[FrameBody]:
+def _render_question_asked(
+    _logged: LoggedEvent, event: events.QuestionAsked
+) -> Iterator[FrameBody]:
     tool = call_ref(event)
     yield (
         "question.asked",
@@ -148,15 +152,19 @@ def _question_asked(_logged: LoggedEvent, event: events.QuestionAsked) -> Iterat
     )
 
 
-def _question_answered(_logged: LoggedEvent, event: events.QuestionAnswered) -> Iterator[FrameBody]:
-    yield _question_replied(event, ok=True, answer="\n".join(map(join_answer, event.answers)))
+def _render_question_answered(
+    _logged: LoggedEvent, event: events.QuestionAnswered
+) -> Iterator[FrameBody]:
+    yield _build_question_reply(event, ok=True, answer="\n".join(map(join_answer, event.answers)))
 
 
-def _question_rejected(_logged: LoggedEvent, event: events.QuestionRejected) -> Iterator[FrameBody]:
-    yield _question_replied(event, ok=False)
+def _render_question_rejected(
+    _logged: LoggedEvent, event: events.QuestionRejected
+) -> Iterator[FrameBody]:
+    yield _build_question_reply(event, ok=False)
 
 
-def _question_replied(
+def _build_question_reply(
     event: events.QuestionAnswered | events.QuestionRejected, **reply: Any
 ) -> FrameBody:
     where = {"id": event.question_id, "sessionID": event.session_id}
@@ -164,15 +172,15 @@ def _question_replied(
 
 
 RENDERERS: Final[Renderers] = {
-    events.MessageStart: _message_start,
-    events.MessageUpdate: _message_update,
-    events.MessageEnd: _message_end,
-    events.ToolExecutionStart: _tool_start,
-    events.ToolExecutionEnd: _tool_end,
-    events.PermissionRequested: _permission_requested,
-    events.ToolCallApproved: _decided,
-    events.ToolCallDenied: _decided,
-    events.QuestionAsked: _question_asked,
-    events.QuestionAnswered: _question_answered,
-    events.QuestionRejected: _question_rejected,
+    events.MessageStart: _render_message_start,
+    events.MessageUpdate: _render_message_update,
+    events.MessageEnd: _render_message_end,
+    events.ToolExecutionStart: _render_tool_start,
+    events.ToolExecutionEnd: _render_tool_end,
+    events.PermissionRequested: _render_permission_requested,
+    events.ToolCallApproved: _render_decision,
+    events.ToolCallDenied: _render_decision,
+    events.QuestionAsked: _render_question_asked,
+    events.QuestionAnswered: _render_question_answered,
+    events.QuestionRejected: _render_question_rejected,
 }

@@ -107,7 +107,7 @@ def user_reply(event: Decision) -> str:
     return _REPLIES[event.decision]
 
 
-def decided_rule(event: Decision) -> str | None:
+def find_decided_rule(event: Decision) -> str | None:
     """Return the id of the rule that a reply made; None if it made none."""
     if event.rule is UNSET:
         return None

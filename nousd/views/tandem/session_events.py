@@ -42,7 +42,9 @@ _RUN_ENDS: Final[dict[EndStatus, _RunEnd]] = {
 # --- sessions --------------------------------------------------------------------------------
 
 
-def _session_created(_logged: LoggedEvent, event: events.SessionCreated) -> Iterator[FrameBody]:
+def _render_session_created(
+    _logged: LoggedEvent, event: events.SessionCreated
+) -> Iterator[FrameBody]:
     properties: dict[str, Any] = {"sessionID": event.session_id}
     if event.workspace is not UNSET:
         properties["projectID"] = project_id(event.workspace)
@@ -50,7 +52,9 @@ def _session_created(_logged: LoggedEvent, event: events.SessionCreated) -> Iter
     yield "session.created", {**properties, "tenantContext": TENANT}
 
 
-def _session_updated(_logged: LoggedEvent, event: events.SessionUpdated) -> Iterator[FrameBody]:
+def _render_session_updated(
+    _logged: LoggedEvent, event: events.SessionUpdated
+) -> Iterator[FrameBody]:
     if event.session_id:
         title = event.title if event.name is UNSET else event.name
         changed = {"title": title, "archived": event.archived}
@@ -58,25 +62,27 @@ def _session_updated(_logged: LoggedEvent, event: events.SessionUpdated) -> Iter
         yield "session.updated", {"sessionID": event.session_id, **known}
 
 
-def _session_deleted(
+def _render_session_deleted(
     _logged: LoggedEvent, event: events.SessionDeleted | events.SessionDeletionScheduled
 ) -> Iterator[FrameBody]:
     yield "session.deleted", {"sessionID": event.session_id}
 
 
-def _session_restored(_logged: LoggedEvent, event: events.SessionRestored) -> Iterator[FrameBody]:
+def _render_session_restored(
+    _logged: LoggedEvent, event: events.SessionRestored
+) -> Iterator[FrameBody]:
     # To lists that dropped it, it is a new one.
     yield "session.created", {"sessionID": event.session_id, "tenantContext": TENANT}
 
 
-def _delete_deferred(
+def _render_delete_deferred(
     _logged: LoggedEvent, event: events.SessionDeleteDeferred
 ) -> Iterator[FrameBody]:
     where = {"sessionID": event.session_id, "runID": event.run_id}
     yield "session.delete.deferred", {**where, "reason": DEFERRED, "tenantContext": TENANT}
 
 
-def _session_attached(_logged: LoggedEvent, event: SessionAttached) -> Iterator[FrameBody]:
+def _render_session_attached(_logged: LoggedEvent, event: SessionAttached) -> Iterator[FrameBody]:
     yield (
         "session.attached",
         {
@@ -90,7 +96,9 @@ def _session_attached(_logged: LoggedEvent, event: SessionAttached) -> Iterator[
     )
 
 
-def _override_granted(_logged: LoggedEvent, event: WorkspaceOverrideGranted) -> Iterator[FrameBody]:
+def _render_override_granted(
+    _logged: LoggedEvent, event: WorkspaceOverrideGranted
+) -> Iterator[FrameBody]:
     where = {"sessionID": event.session_id}
     expires = milliseconds(event.expires_at)
     yield (
@@ -108,11 +116,13 @@ def _override_granted(_logged: LoggedEvent, event: WorkspaceOverrideGranted) -> 
     )
 
 
-def _override_expired(_logged: LoggedEvent, event: WorkspaceOverrideExpired) -> Iterator[FrameBody]:
+def _render_override_expired(
+    _logged: LoggedEvent, event: WorkspaceOverrideExpired
+) -> Iterator[FrameBody]:
     yield "workspace.override.expired", {"sessionID": event.session_id, "reason": event.reason}
 
 
-def _todo_updated(_logged: LoggedEvent, event: events.TodoUpdated) -> Iterator[FrameBody]:
+def _render_todo_updated(_logged: LoggedEvent, event: events.TodoUpdated) -> Iterator[FrameBody]:
     properties: dict[str, Any] = {"sessionID": event.session_id, "todos": render_todos(event.todos)}
     yield "todo.updated", {**properties, **run_of(event)}
 
@@ -120,7 +130,7 @@ def _todo_updated(_logged: LoggedEvent, event: events.TodoUpdated) -> Iterator[F
 # --- runs ------------------------------------------------------------------------------------
 
 
-def _agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterator[FrameBody]:
+def _render_agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterator[FrameBody]:
     yield (
         "session.run.started",
         {
@@ -137,7 +147,7 @@ def _agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterator[Fram
     yield "session.status", {"sessionID": event.session_id, "status": "running"}
 
 
-def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBody]:
+def _render_agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBody]:
     ended = _RUN_ENDS[event.status]
     where = {"sessionID": event.session_id}
     error = run_error(event.status, event.error, event.category)
@@ -160,7 +170,7 @@ def _agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBod
     )
 
 
-def _run_conflict(_logged: LoggedEvent, event: events.RunConflict) -> Iterator[FrameBody]:
+def _render_run_conflict(_logged: LoggedEvent, event: events.RunConflict) -> Iterator[FrameBody]:
     yield (
         "session.run.conflict",
         {
@@ -173,7 +183,7 @@ def _run_conflict(_logged: LoggedEvent, event: events.RunConflict) -> Iterator[F
     )
 
 
-def _error(_logged: LoggedEvent, event: events.Error) -> Iterator[FrameBody]:
+def _render_error(_logged: LoggedEvent, event: events.Error) -> Iterator[FrameBody]:
     error = {"code": engine_code(event.code, event.category), "message": event.message}
     yield (
         "session.error",
@@ -181,7 +191,7 @@ def _error(_logged: LoggedEvent, event: events.Error) -> Iterator[FrameBody]:
     )
 
 
-def _usage(_logged: LoggedEvent, event: events.UsageReported) -> Iterator[FrameBody]:
+def _render_usage(_logged: LoggedEvent, event: events.UsageReported) -> Iterator[FrameBody]:
     if event.usage is UNSET or event.run_id is UNSET:
         return
     yield (
@@ -202,19 +212,19 @@ def _usage(_logged: LoggedEvent, event: events.UsageReported) -> Iterator[FrameB
 
 
 RENDERERS: Final[Renderers] = {
-    events.SessionCreated: _session_created,
-    events.SessionUpdated: _session_updated,
-    events.SessionDeletionScheduled: _session_deleted,
-    events.SessionRestored: _session_restored,
-    events.SessionDeleted: _session_deleted,
-    events.SessionDeleteDeferred: _delete_deferred,
-    SessionAttached: _session_attached,
-    WorkspaceOverrideGranted: _override_granted,
-    WorkspaceOverrideExpired: _override_expired,
-    events.TodoUpdated: _todo_updated,
-    events.AgentStart: _agent_start,
-    events.AgentEnd: _agent_end,
-    events.RunConflict: _run_conflict,
-    events.Error: _error,
-    events.UsageReported: _usage,
+    events.SessionCreated: _render_session_created,
+    events.SessionUpdated: _render_session_updated,
+    events.SessionDeletionScheduled: _render_session_deleted,
+    events.SessionRestored: _render_session_restored,
+    events.SessionDeleted: _render_session_deleted,
+    events.SessionDeleteDeferred: _render_delete_deferred,
+    SessionAttached: _render_session_attached,
+    WorkspaceOverrideGranted: _render_override_granted,
+    WorkspaceOverrideExpired: _render_override_expired,
+    events.TodoUpdated: _render_todo_updated,
+    events.AgentStart: _render_agent_start,
+    events.AgentEnd: _render_agent_end,
+    events.RunConflict: _render_run_conflict,
+    events.Error: _render_error,
+    events.UsageReported: _render_usage,
 }

@@ -65,11 +65,11 @@ def tools_ruled(name: str) -> tuple[str, ...]:
 
 
 def is_same_tool(one: str, other: str) -> bool:
-    """True if two names in the contract are the same one."""
+    """Return whether two names in the contract are the same one."""
     return _canonical(one) == _canonical(other)
 
 
-def allowed_tools(names: Iterable[str], there: Iterable[str] = ()) -> tuple[str, ...]:
+def list_allowed_tools(names: Iterable[str], there: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the tools that a list of names allows.
 
     Args:

@@ -49,7 +49,7 @@ def canonical(value: Any) -> bytes:
         _write(value, parts)
         return "".join(parts).encode()
     except UnicodeEncodeError:
-        return _scrubbed(value)
+        return _encode_scrubbed(value)
 
 
 def hash_of(value: Any) -> str:
@@ -140,7 +140,7 @@ def _write(value: Any, parts: list[str]) -> None:
 
 def _write_object(value: dict[Any, Any], parts: list[str]) -> None:
     separator = "{"
-    for key in _sorted(value):
+    for key in _sort_keys(value):
         parts.append(separator)
         parts.append(_string(key))
         parts.append(":")
@@ -158,7 +158,7 @@ def _write_array(value: list[Any] | tuple[Any, ...], parts: list[str]) -> None:
     parts.append("[]" if separator == "[" else "]")
 
 
-def _sorted(keys: dict[Any, Any]) -> list[str]:
+def _sort_keys(keys: dict[Any, Any]) -> list[str]:
     for key in keys:
         if not isinstance(key, str):
             raise NotCanonical(f"a key is {type(key).__name__} and not a string")
@@ -173,7 +173,7 @@ def _utf16(key: Any) -> bytes:
     return key.encode("utf-16-be", "surrogatepass")
 
 
-def _scrubbed(value: Any) -> bytes:
+def _encode_scrubbed(value: Any) -> bytes:
     """Encode a value with lone surrogates. If keys become equal, the last one counts."""
     clean = json.loads(scrub(json.dumps(value, ensure_ascii=False)))
     parts: list[str] = []

@@ -89,7 +89,7 @@ class LineSplitter:
             self._finish_line(lines)
             *whole, rest = tail.split(b"\n")
             needs_no_check = len(tail) <= self._line_bytes_max and b"\r" not in tail
-            lines += whole if needs_no_check else map(self._checked, whole)
+            lines += whole if needs_no_check else map(self._check_length, whole)
         else:
             rest = head
         self._extend(rest, lines)
@@ -144,9 +144,9 @@ class LineSplitter:
         if self._skipping:
             self._skipping = False
             return
-        lines.append(self._checked(bytes(self._rest)))
+        lines.append(self._check_length(bytes(self._rest)))
         self._rest.clear()
 
-    def _checked(self, line: bytes) -> bytes | LineTooLong:
+    def _check_length(self, line: bytes) -> bytes | LineTooLong:
         line = line.removesuffix(b"\r")
         return line if len(line) <= self._line_bytes_max else LINE_TOO_LONG

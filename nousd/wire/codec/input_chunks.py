@@ -109,19 +109,19 @@ def assemble_input(input_ref: str, fetch: Callable[[str], bytes]) -> bytes:
     Raises:
         InputNotWhole: if an artifact has other bytes than its id says, or is not a part of an input.
     """
-    newest = decode_node(_fetched(input_ref, fetch))
+    newest = decode_node(_fetch_verified(input_ref, fetch))
     nodes = [newest]
     while (previous := nodes[-1].previous) is not None:
         if len(nodes) == CHAIN_NODES_MAX:
             raise InputNotWhole(f"the input has more than {CHAIN_NODES_MAX} parts")
-        nodes.append(decode_node(_fetched(previous, fetch)))
+        nodes.append(decode_node(_fetch_verified(previous, fetch)))
     messages = [bytes(message) for node in reversed(nodes) for message in node.messages]
     messages += map(bytes, newest.closing)
-    rest = _fetched(newest.rest, fetch)
+    rest = _fetch_verified(newest.rest, fetch)
     return BEGIN + b",".join(messages) + END + rest.removeprefix(b"{")
 
 
-def _fetched(artifact_id: str, fetch: Callable[[str], bytes]) -> bytes:
+def _fetch_verified(artifact_id: str, fetch: Callable[[str], bytes]) -> bytes:
     data = fetch(artifact_id)
     if digest(data) != artifact_id:
         raise InputNotWhole(f"artifact {artifact_id} has other bytes than its id says")

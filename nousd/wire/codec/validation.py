@@ -92,10 +92,10 @@ def _describe(
     if fixed := MESSAGES.get((struct, field.name)):
         return fixed[1] if of_outer_type and value != "" else fixed[0]
     if of_outer_type and len(parts) == 1 and (place := _ITEM.search(error)):
-        return f"an item of {name} must be {_expected_at(place[1], parts[0])}"
+        return f"an item of {name} must be {_describe_type_at(place[1], parts[0])}"
     if field.required and _type(parts[0]) == "string":
         return f"{name} is required"
-    return f"{name} must be {' or '.join(map(_expected, parts))}"
+    return f"{name} must be {' or '.join(map(_describe_type, parts))}"
 
 
 def _alternatives(type_: Any) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def _type(schema: dict[str, Any]) -> str:
     return kind
 
 
-def _expected(schema: dict[str, Any]) -> str:
+def _describe_type(schema: dict[str, Any]) -> str:
     if "enum" in schema:
         return " or ".join(schema["enum"])
     if "examples" in schema:
@@ -127,11 +127,11 @@ _ITEM: Final = re.compile(r" - at `\$((?:\[(?:\d+|\.{3})\])+)`")
 """The place of a fault in an item of a list or a value in an object, however deep."""
 
 
-def _expected_at(place: str, schema: dict[str, Any]) -> str:
+def _describe_type_at(place: str, schema: dict[str, Any]) -> str:
     """Return the expected type at a place inside a value with that schema."""
     for _ in range(place.count("[")):
         schema = schema["items"] if "items" in schema else schema["additionalProperties"]
-    return _expected(schema) + (" that is not empty" if "minLength" in schema else "")
+    return _describe_type(schema) + (" that is not empty" if "minLength" in schema else "")
 
 
 _BOUND: Final = re.compile(r"(length )?(<=|>=) (\d+)(.* - at `\$\[\d+\]`)?")
