@@ -9,7 +9,7 @@ import pytest
 
 from nousd.tools.builtin.catalog import BUILTIN_NAMES
 from nousd.views.tandem import tools
-from nousd.views.tandem.tools import is_same_tool, list_allowed_tools, tools_of, tools_ruled
+from nousd.views.tandem.tools import is_same_tool, list_allowed_tools, list_ruled_tools, tools_of
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_name_of_the_contract_maps_to_these_tools(name: str, ours: tuple[str, 
 def test_a_rule_covers_the_name_as_written_and_the_tools_it_maps_to(
     name: str, ours: tuple[str, ...]
 ) -> None:
-    assert tools_ruled(name) == ours
+    assert list_ruled_tools(name) == ours
 
 
 def test_every_mapped_tool_exists_and_no_builtin_name_is_mapped() -> None:

@@ -28,7 +28,7 @@ from nousd.views.tandem.sessions import (
     render_changed_session,
     render_session,
 )
-from nousd.views.tandem.tools import is_same_tool, tools_ruled
+from nousd.views.tandem.tools import is_same_tool, list_ruled_tools
 from nousd.views.tandem.values import milliseconds_or_none
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.commands import (
@@ -314,4 +314,4 @@ def _rule_texts(rule: RuleBody) -> list[str]:
     pattern = rule.pattern
     matches_all = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
     rest = "" if matches_all else f"({pattern})"
-    return [f"{tool}{rest}" for tool in tools_ruled(rule.permission) or (rule.permission,)]
+    return [f"{tool}{rest}" for tool in list_ruled_tools(rule.permission) or (rule.permission,)]

@@ -55,7 +55,7 @@ def tools_of(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((name, *(ours for ours in meant if not fnmatchcase(ours, name)))))
 
 
-def tools_ruled(name: str) -> tuple[str, ...]:
+def list_ruled_tools(name: str) -> tuple[str, ...]:
     """Return the tools that a rule names: those of ``tools_of`` for the name as given, and as the engine
     would write it. Otherwise a rule about ``Bash`` would match no tool and decide nothing.
     """
