@@ -18,7 +18,7 @@ import trio
 from nousd.config.runtimes_file import ConfiguredRuntime
 from nousd.daemon.blobs.uploads import Uploads
 from nousd.daemon.clock import Clock
-from nousd.daemon.error_boundary import contained
+from nousd.daemon.error_boundary import run_contained
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.retention import (
@@ -142,10 +142,12 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     async with trio.open_nursery() as nursery:
         bounds = AnswerBounds(deps.native.answer_bytes_max, deps.native.run_answer_bytes_max)
 
-        async def refused(session_id: str, runtime: str, call: ToolCall) -> None:
+        async def on_refused(session_id: str, runtime: str, call: ToolCall) -> None:
             await record_refused(shared, session_id, runtime, call)
 
-        around = AgentSurroundings(nursery, contained, tools, hooks, refused, bounds, deps.secrets)
+        around = AgentSurroundings(
+            nursery, run_contained, tools, hooks, on_refused, bounds, deps.secrets
+        )
         agents = deps.make_agents(around)
         shared = _run_services(
             deps, log, defaults, tools, gate=gate, approvers=approvers, agents=agents

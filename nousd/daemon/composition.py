@@ -67,7 +67,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
     late_tools = _builtin_tools(settings)
     mcp = specs_of_settings(settings.mcp, redactor.add)
     async with (
-        _opened_models(settings, redactor) as models,
+        _open_models(settings, redactor) as models,
         open_store(locations.database_file(settings.state_dir)) as store,
     ):
         yield DaemonDeps(
@@ -117,7 +117,7 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
     from nousd.runtimes.agents.spaces import Spaces
 
     kind = import_module(f"nousd.runtimes.agents.{configured.kind}.agent")
-    passed_on = _passed_on(kind.PASSED_ON, configured)
+    passed_on = _select_environment(kind.PASSED_ON, configured)
     spaces = Spaces(
         locations.runtimes_folder(settings.state_dir),
         configured.name,
@@ -149,7 +149,7 @@ def _log_ins() -> tuple[Path, ...]:
     return (*usual, *(Path(folder) for folder in chosen if folder))
 
 
-def _passed_on(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
+def _select_environment(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
     """Return the variables of the daemon's environment that an agent program receives. One on a server
     needs none: what is started here only reaches it.
     """
@@ -171,7 +171,7 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
 
 
 @asynccontextmanager
-async def _opened_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
+async def _open_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
     """Provide the configured models; with ``--record``, their streams are recorded."""
     from nousd.providers.setup.configured import configured_models
 

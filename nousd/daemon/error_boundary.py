@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-async def contained(
+async def run_contained(
     call: Callable[[], Awaitable[T]], what: str | Callable[[], str]
 ) -> T | NousdError:
     """Return the result of ``call``, or its error; never raise an ``Exception``.
@@ -48,7 +48,7 @@ async def contained(
     try:
         return await call()
     except Exception as error:  # noqa: BLE001 - the boundary
-        known = _raised_on_purpose(error)
+        known = _unwrap_known_error(error)
         what = what if isinstance(what, str) else what()
         if known is None:
             _log.exception("a fault of ours in %s", what)
@@ -59,14 +59,14 @@ async def contained(
         return without_frames(known)
 
 
-def _raised_on_purpose(error: Exception) -> NousdError | None:
+def _unwrap_known_error(error: Exception) -> NousdError | None:
     """Return the error of our tree, unwrapped from exception groups; None for a bug."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, NousdError) else None
 
 
-def wire_error(error: NousdError, *, head: str) -> WireError:
+def to_wire_error(error: NousdError, *, head: str) -> WireError:
     """Return the error in the form that clients receive.
 
     Args:
@@ -108,7 +108,7 @@ _DISK_TROUBLE: Final = (
 """The errors for a failed commit: type, ``details.reason`` and message; the first match counts."""
 
 
-def run_failure(error: NousdError) -> RunFailed:
+def to_run_failure(error: NousdError) -> RunFailed:
     """Return the error in the form of a run's ``error`` event."""
     if isinstance(error, RunFailed):
         return error

@@ -39,11 +39,11 @@ class RecentReplies:
         """Keep an acknowledgement in the place of the oldest one."""
         self._replies[key] = reply
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is not None:
                 self._replies.pop(key, None)
 
-        reply.handle.when_resolved(resolved)
+        reply.handle.when_resolved(on_resolved)
         while len(self._replies) > _REPLIES_KEPT:
             self._replies.popitem(last=False)
 

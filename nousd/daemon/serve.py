@@ -179,10 +179,12 @@ async def _serve_until_told_to_stop(
             # A fault in that server costs its clients the connection, and affects no other client.
             served = partial(beside, services)
             connections.start_soon(
-                error_boundary.contained, served, "the way in beside the sockets"
+                error_boundary.run_contained, served, "the way in beside the sockets"
             )
         first = partial(prepare_first_run, services.closing, load_what_is_late)
-        connections.start_soon(error_boundary.contained, first, "the preparation of the first run")
+        connections.start_soon(
+            error_boundary.run_contained, first, "the preparation of the first run"
+        )
         notifier.ready(ways.summary)
         _log.info("listening on %s", listeners.command.socket.getsockname())
         _log.info("%s", ways.summary)
@@ -213,12 +215,12 @@ def load_what_is_late() -> None:
 async def _accept(
     listener: trio.SocketListener, handler: Callable[[trio.SocketStream], Awaitable[None]]
 ) -> None:
-    async def served(stream: trio.SocketStream) -> None:
-        await error_boundary.contained(lambda: handler(stream), "a connection")
+    async def serve_connection(stream: trio.SocketStream) -> None:
+        await error_boundary.run_contained(lambda: handler(stream), "a connection")
 
     await serve_connections(
         listener,
-        served,
+        serve_connection,
         places=trio.CapacityLimiter(CONNECTIONS_MAX),
         refusal=encode_error("", CommandRejected("too_many_connections")),
     )

@@ -81,6 +81,6 @@ class Services(msgspec.Struct, kw_only=True):
     hooks: Hooks = NO_HOOKS
     handled: RecentReplies = msgspec.field(default_factory=RecentReplies)
 
-    def restricted(self) -> Services:
+    def restrict(self) -> Services:
         """Return the services for a client that is held to the workspaces that the settings allow."""
         return msgspec.structs.replace(self, workspaces=self.workspaces.restrict_to_roots())

@@ -8,7 +8,7 @@ import apsw
 import msgspec
 import trio
 
-from nousd.daemon.error_boundary import contained
+from nousd.daemon.error_boundary import run_contained
 from nousd.errors import InternalError, NousdError
 from nousd.replay.compare import compared
 from nousd.replay.play import Tuning, play
@@ -61,7 +61,7 @@ async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     Raises:
         NotReplayable: it cannot be played; the text says why.
     """
-    report = await contained(partial(_replayed, run, tuning), f"a replay of {run.run_id}")
+    report = await run_contained(partial(_replayed, run, tuning), f"a replay of {run.run_id}")
     if isinstance(report, InternalError):
         # Whatever a damaged log holds, it is worth a sentence and no more.
         raise damaged(run.run_id, "its events do not fit together")

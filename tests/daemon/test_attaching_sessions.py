@@ -213,14 +213,14 @@ async def test_a_call_accepted_during_an_attach_runs_in_the_new_workspace(
         session = await bench.session()
         calls = bench.daemon.services.calls
         looks, found = trio.Event(), trio.Event()
-        acknowledged = calls.acknowledged
+        acknowledged = calls.find_acknowledgement
 
         async def slowly(*args: Any) -> Any:
             looks.set()
             await found.wait()
             return await acknowledged(*args)
 
-        monkeypatch.setattr(calls, "acknowledged", slowly)
+        monkeypatch.setattr(calls, "find_acknowledgement", slowly)
         other = await bench.daemon.connect()
         request_id = await other.ask(
             "call_tool", session_id=session, tool="look", args={"path": "name.txt"}

@@ -414,13 +414,13 @@ async def test_a_prompt_is_refused_if_its_session_is_deleted_while_a_file_is_rea
 ) -> None:
     session_id = (await kit.client.request("new_session"))["session_id"]
     other = await kit.daemon.connect()
-    read = attachments.attached
+    read = attachments.read_attachments
 
     async def slowly(*arguments: Any) -> attachments.Attached:
         await other.request("delete_session", session_id=session_id)
         return await read(*arguments)
 
-    monkeypatch.setattr("nousd.daemon.commands.accepting.attached", slowly)
+    monkeypatch.setattr("nousd.daemon.commands.accepting.read_attachments", slowly)
     error = await kit.client.refusal(
         "prompt", text="look", session_id=session_id, attachments=[inline_file(PNG)]
     )

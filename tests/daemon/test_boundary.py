@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from nousd.daemon.error_boundary import contained
+from nousd.daemon.error_boundary import run_contained
 from nousd.errors import CommandRejected, InternalError, InvalidCommand, NousdError, StoreError
 
 
@@ -27,7 +27,7 @@ async def test_faults_are_logged_as_errors_and_refusals_as_debug_messages(
         raise error
 
     caplog.set_level(logging.DEBUG, "nousd")
-    failure = await contained(fail, "steer")
+    failure = await run_contained(fail, "steer")
     if isinstance(error, NousdError):
         assert failure is error
     else:
@@ -45,14 +45,14 @@ async def test_an_error_wrapped_by_nurseries_keeps_its_type(depth: int) -> None:
             error = ExceptionGroup("a nursery's", [error])
         raise error
 
-    assert isinstance(await contained(fail, "run"), StoreError)
+    assert isinstance(await run_contained(fail, "run"), StoreError)
 
 
 async def test_a_group_of_several_errors_is_an_internal_error() -> None:
     async def fail() -> None:
         raise ExceptionGroup("a nursery's", [StoreError("one"), StoreError("two")])
 
-    assert isinstance(await contained(fail, "run"), InternalError)
+    assert isinstance(await run_contained(fail, "run"), InternalError)
 
 
 async def test_the_name_of_a_call_is_evaluated_after_it_failed(
@@ -65,7 +65,7 @@ async def test_the_name_of_a_call_is_evaluated_after_it_failed(
         name = "get_tree"
         raise ZeroDivisionError("a bug")
 
-    failure = await contained(fail, lambda: name)
+    failure = await run_contained(fail, lambda: name)
     assert isinstance(failure, InternalError)
     assert failure.cause == "get_tree failed; the daemon's log says more"
     assert "a fault of ours in get_tree" in caplog.text
@@ -84,7 +84,7 @@ async def test_a_contained_error_does_not_keep_its_frames_alive() -> None:
 
     gc.disable()
     try:
-        assert isinstance(await contained(refuse, "a line"), InvalidCommand)
+        assert isinstance(await run_contained(refuse, "a line"), InvalidCommand)
         assert lines[0]() is None, "the frame of the failed call keeps the line alive"
     finally:
         gc.enable()

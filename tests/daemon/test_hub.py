@@ -109,7 +109,7 @@ async def wait_after(hub: Hub, cursor: int) -> None:
     """Return once there is an event after ``cursor``."""
     if hub.head <= cursor:
         reader = Waiting(cursor)
-        with hub.passing_on(reader):
+        with hub.attach_reader(reader):
             await reader.woken.wait()
 
 
@@ -151,8 +151,8 @@ async def test_readers_that_wait_are_given_what_they_want_until_they_have_enough
     odd = Following(0, EventFilter(session_id="odd"), 100)
     first = Following(0, ALL, 2)
     everything = Following(0, ALL, 100)
-    with bench.hub.passing_on(odd), bench.hub.passing_on(first):
-        with bench.hub.passing_on(everything):
+    with bench.hub.attach_reader(odd), bench.hub.attach_reader(first):
+        with bench.hub.attach_reader(everything):
             for number in range(1, 7):
                 await bench.publish_now(1, session_id="odd" if number % 2 else "even")
                 assert {odd.position, everything.position} == {number}
@@ -168,7 +168,7 @@ async def test_a_reader_behind_the_window_is_told_to_read_the_log(
 ) -> None:
     monkeypatch.setattr(hub_module, "WINDOW_BYTES_MAX", 1000)
     reader = Following(0, ALL, 0)
-    with bench.hub.passing_on(reader):
+    with bench.hub.attach_reader(reader):
         await bench.publish_now(1, text="x" * 2000)
     assert (reader.seqs, reader.position) == ([], 0)
     assert reader.woken.is_set()

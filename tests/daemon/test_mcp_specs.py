@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nousd.daemon.mcp.specs import checked_server, spec_of
+from nousd.daemon.mcp.specs import parse_server, spec_of
 from nousd.errors import InvalidPayload
 from nousd.wire.commands import AddMcp
 
@@ -43,7 +43,7 @@ def add_mcp(**fields: Any) -> AddMcp:
 )
 def test_a_server_with_a_literal_secret_is_rejected(given: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidPayload) as caught:
-        checked_server(add_mcp(**given))
+        parse_server(add_mcp(**given))
     assert str(caught.value).startswith(words)
     assert KEY not in str(caught.value)
 
@@ -72,12 +72,12 @@ def test_an_invalid_server_is_rejected_with_the_offending_field(
     given: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(InvalidPayload) as caught:
-        checked_server(add_mcp(**given))
+        parse_server(add_mcp(**given))
     assert str(caught.value).startswith(words)
 
 
 def test_an_added_server_becomes_a_spec_with_the_same_values() -> None:
-    server = checked_server(
+    server = parse_server(
         add_mcp(
             command=["npx", "-y", "@scope/server-files@1.2.3", "/home/me/work"],
             env={"API_KEY": "${FILES_KEY}", "LEVEL": "high", "KEYBOARD": "us", "AUTHOR": "me"},
@@ -95,15 +95,15 @@ def test_an_added_server_becomes_a_spec_with_the_same_values() -> None:
     assert spec.classes_of("read") == {"read"}
     assert (spec.tools, spec.timeout_seconds) == (("read",), 1.5)
     headers = {"Authorization": "Bearer ${TOKEN}"}
-    remote = spec_of(checked_server(add_mcp(url="https://a/mcp?profile=x", headers=headers)))
+    remote = spec_of(parse_server(add_mcp(url="https://a/mcp?profile=x", headers=headers)))
     assert (remote.url, remote.headers) == ("https://a/mcp?profile=x", headers)
     assert remote.classes == {"exec", "network"}
 
 
 def test_empty_classes_and_tools_differ_from_omitted_ones() -> None:
-    none = spec_of(checked_server(add_mcp(command=["p"], classes=[], tools=[])))
+    none = spec_of(parse_server(add_mcp(command=["p"], classes=[], tools=[])))
     assert none.classes == set()
     assert none.tools == ()
-    omitted = spec_of(checked_server(add_mcp(command=["p"])))
+    omitted = spec_of(parse_server(add_mcp(command=["p"])))
     assert omitted.classes == {"exec", "network"}
     assert omitted.tools is None

@@ -166,7 +166,7 @@ async def test_an_input_committed_during_a_lookup_stays_in_memory_until_the_look
 ) -> None:
     other = await client.request("new_session")
     live = await daemon.services.sessions.get(other["session_id"])
-    with live.looking_up():
+    with live.retain_accepted():
         # The lookup read the log before the commit and continues after it.
         result = await client.request("prompt", text="go", client_message_id="m1")
         (known,) = live.accepted.values()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from nousd.daemon.error_boundary import run_failure
+from nousd.daemon.error_boundary import to_run_failure
 from nousd.errors import CommandRejected, FoldersSilent
 from nousd.tools.fs import folder_threads
 from tests.daemon.workspaces_bench import folders_in, several_folders
@@ -51,5 +51,5 @@ async def test_a_command_that_needs_a_folder_is_refused_while_too_many_lookups_h
 
 
 def test_the_failure_of_a_run_has_the_same_code_and_cause() -> None:
-    failure = run_failure(CommandRejected("folders_do_not_answer", cause="32 looks wait"))
+    failure = to_run_failure(CommandRejected("folders_do_not_answer", cause="32 looks wait"))
     assert (failure.code, failure.cause) == ("folders_do_not_answer", "32 looks wait")

@@ -524,7 +524,7 @@ async def test_a_call_uses_the_workspace_that_its_session_has_when_it_starts(
     async with several_folders(folders) as bench:
         session = await bench.session(folders.a)
         services, other = bench.daemon.services, await bench.another()
-        acknowledged = services.calls.acknowledged
+        acknowledged = services.calls.find_acknowledgement
         moved: list[str] = []
 
         async def moved_meanwhile(*args: Any) -> Any:
@@ -535,5 +535,5 @@ async def test_a_call_uses_the_workspace_that_its_session_has_when_it_starts(
                 )
             return await acknowledged(*args)
 
-        monkeypatch.setattr(services.calls, "acknowledged", moved_meanwhile)
+        monkeypatch.setattr(services.calls, "find_acknowledgement", moved_meanwhile)
         assert (await bench.call(session, "read", path="name.txt")).text == "this is b"

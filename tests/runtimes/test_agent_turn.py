@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import trio
 
-from nousd.daemon.error_boundary import contained
+from nousd.daemon.error_boundary import run_contained
 from nousd.runtimes.agents.agent_turn import STOPPED, AgentTurn
 from nousd.runtimes.agents.interface import AgentCall, AgentLife, AgentListener, UserText
 from nousd.runtimes.answer_room import AnswerBounds
@@ -51,7 +51,7 @@ def a_turn() -> AgentTurn:
         Working(),
         calls,
         runtime="test",
-        contain=contained,
+        contain=run_contained,
         bounds=AnswerBounds(1000, 1000),
         secrets=secrets,
     )

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from nousd.daemon.error_boundary import contained
+from nousd.daemon.error_boundary import run_contained
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents import lives
 from nousd.runtimes.agents.guest import Guest
@@ -75,7 +75,7 @@ async def living(agent: QuietAgent) -> AsyncIterator[Lives]:
             agent,
             nursery,
             programs,
-            contain=contained,
+            contain=run_contained,
             record_outside=outside,
             redact=str,
         )

@@ -64,7 +64,7 @@ def _http_door(settings: Settings) -> Door | None:
 
             async def serve_daemon(services: Services) -> None:
                 # A client over HTTP may be any program that was given a token.
-                held = services.restricted()
+                held = services.restrict()
                 ways = partial(serve_commands, held), partial(serve_events, held)
                 async with embedded(*ways) as dial:
                     await bridge.serve(dial, services.closing)

@@ -54,7 +54,7 @@ class Attached(msgspec.Struct, frozen=True):
     artifacts: tuple[Artifact, ...] = ()
 
 
-async def attached(
+async def read_attachments(
     services: AttachmentServices,
     given: tuple[AttachmentGiven, ...],
     choice: ModelChoice,
@@ -105,11 +105,13 @@ class _Reading:
             assert given.data is not None
             if given.media_type is None:
                 raise InvalidPayload(f"{place}.media_type is required")
-            media_type = self._taken(given.media_type, place)
+            media_type = self._check_media_type(given.media_type, place)
             await self._keep(given.data, media_type, given.name, place)
 
     async def _add_file(self, given: AttachmentGiven, path: str, place: str) -> None:
-        media_type = self._taken(given.media_type or media_types.guess_from_name(path), place)
+        media_type = self._check_media_type(
+            given.media_type or media_types.guess_from_name(path), place
+        )
         try:
             data = await in_folder_thread(_file_bytes, self._confinement, path)
         except ToolError as error:
@@ -122,7 +124,7 @@ class _Reading:
         info = await store.renew_artifact(artifact_id, now=now)
         if info is None:
             raise _not_found(artifact_id, place)
-        media_type = self._taken(given.media_type or info.media_type, place)
+        media_type = self._check_media_type(given.media_type or info.media_type, place)
         self._count(info.size_bytes, place)
         artifact = await store.artifact(artifact_id)
         if artifact is None:  # deleted with its session just now
@@ -135,7 +137,7 @@ class _Reading:
         artifact_id = await _check(data, media_type, place)
         self._attach(Artifact(artifact_id, media_type, data), media_type, name)
 
-    def _taken(self, claimed: str, place: str) -> str:
+    def _check_media_type(self, claimed: str, place: str) -> str:
         """Return the media type without its parameters, if the model takes it."""
         media_type = media_types.bare(claimed)
         if not media_types.is_attachable(media_type):
@@ -178,15 +180,15 @@ def _not_found(artifact_id: str, place: str) -> CommandRejected:
 async def _check(data: bytes, media_type: str, place: str) -> str:
     """Return the artifact id of bytes whose content matches their media type."""
     if len(data) <= _SMALL_BYTES:
-        artifact_id = _looked_at(data, media_type)
+        artifact_id = _hash_if_matching(data, media_type)
     else:
-        artifact_id = await trio.to_thread.run_sync(_looked_at, data, media_type)
+        artifact_id = await trio.to_thread.run_sync(_hash_if_matching, data, media_type)
     if artifact_id is None:
         raise InvalidPayload(f"{place}.media_type is {media_type}, but the bytes are not")
     return artifact_id
 
 
-def _looked_at(data: bytes, media_type: str) -> str | None:
+def _hash_if_matching(data: bytes, media_type: str) -> str | None:
     return artifact_id_of(data) if media_types.matches_content(media_type, data) else None
 
 

@@ -75,9 +75,9 @@ class Uploads:
             InvalidPayload: the piece is not the next one of an upload of that type, or is too much.
             StoreFull, WriteFailed: it could not be written.
         """
-        upload = self._found(upload_id)
+        upload = self._get_upload(upload_id)
         async with upload.lock:
-            self._found(upload_id)
+            self._get_upload(upload_id)
             self._check(upload, media_type, data, offset)
             upload.seen = trio.current_time()
             try:
@@ -93,9 +93,9 @@ class Uploads:
             CommandRejected: there is no such upload any more.
             StoreError: it could not be stored; the upload continues, and may be ended again.
         """
-        upload = self._found(upload_id)
+        upload = self._get_upload(upload_id)
         async with upload.lock:
-            self._found(upload_id)
+            self._get_upload(upload_id)
             put = await self._store.put_artifact(
                 upload.spool, upload.media_type, now=self._clock.now()
             )
@@ -122,7 +122,7 @@ class Uploads:
                     next_look = min(next_look, expires_at)
             await trio.sleep_until(next_look)
 
-    def _found(self, upload_id: str) -> _Upload:
+    def _get_upload(self, upload_id: str) -> _Upload:
         upload = self._open.get(upload_id)
         if upload is None:
             raise CommandRejected("upload_not_found")

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.blobs.attachments import Attached, attached
+from nousd.daemon.blobs.attachments import Attached, read_attachments
 from nousd.daemon.clock import Clock
 from nousd.daemon.commands.hooked import Warnings, run_input_hooks
 from nousd.daemon.commands.run_requests import choice_for
@@ -127,7 +127,7 @@ async def _read_attachments(
     seen = services.sessions.without_session() if live is None else live.state
     choice = choice_for(services, seen, command)
     workspace = await services.workspaces.of(seen)
-    return await attached(
+    return await read_attachments(
         services.run_services, command.attachments, choice, workspace.path_sandbox
     )
 
@@ -171,7 +171,7 @@ async def find_earlier_acknowledgement(
     """
     if command.client_message_id is None:
         return None
-    with live.looking_up():
+    with live.retain_accepted():
         row = await services.store.input_by_client_id(live.session_id, command.client_message_id)
         known = live.accepted.get(command.client_message_id)
     if known is not None:

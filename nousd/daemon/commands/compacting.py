@@ -10,7 +10,7 @@ from functools import partial
 import trio
 
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.runs.model_inputs import artifacts_of, put_large, stored_alone
+from nousd.daemon.runs.model_inputs import artifacts_of, encode_standalone_input, put_large
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import let_go
 from nousd.daemon.sessions.live_session import LiveSession
@@ -92,7 +92,7 @@ def _append(
 
 
 async def _tell_input(services: Services, session_id: str, compiled: Compiled) -> None:
-    stored = await stored_alone(compiled)
+    stored = await encode_standalone_input(compiled)
     artifacts = await put_large(services.store, artifacts_of(stored), now=services.clock.now())
     live = await services.sessions.get(session_id)
     told = model_input(

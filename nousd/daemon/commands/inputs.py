@@ -27,9 +27,9 @@ from nousd.daemon.commands.run_requests import (
 )
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.runs.results import error_of, run_result
+from nousd.daemon.runs.results import error_of, read_run_result
 from nousd.daemon.services import Services
-from nousd.daemon.sessions.history import shown_inputs
+from nousd.daemon.sessions.history import fit_inputs
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected, CommandTimedOut, ProviderFailed, SessionError
 from nousd.machine.context import text_offload
@@ -136,7 +136,7 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
             await driver.ended.wait()
         if timer.cancelled_caught:
             raise CommandTimedOut("command timed out", details={"run_id": accepted.run_id})
-    result = await run_result(services.store, accepted)
+    result = await read_run_result(services.store, accepted)
     if result.status == "running":
         raise SessionError("the run's end could not be written", details={"run_id": result.run_id})
     if result.status in ("error", "timeout"):
@@ -225,14 +225,14 @@ async def _place_in_run(
 ) -> Target:
     if command.client_message_id is None:
         return Target(
-            await services.sessions.run_target(command.session_id, command.expected_run_id)
+            await services.sessions.find_run_target(command.session_id, command.expected_run_id)
         )
     likely = await _likely_session(services, command)
     if likely is not None and (
         known := await find_earlier_acknowledgement(services, likely, command, request_hash)
     ):
         return Target(likely, known)
-    live = await services.sessions.run_target(command.session_id, command.expected_run_id)
+    live = await services.sessions.find_run_target(command.session_id, command.expected_run_id)
     known = (
         None
         if live is likely
@@ -279,7 +279,7 @@ async def _likely_session(
 async def abort(services: Services, command: commands.Abort) -> Reply:
     """Abort the run at once and clear the queues, unless they are to be kept."""
     try:
-        live = await services.sessions.run_target(command.session_id, command.expected_run_id)
+        live = await services.sessions.find_run_target(command.session_id, command.expected_run_id)
     except CommandRejected as refusal:
         return await _abort_without_run(services, command, refusal)
     decided, cleared = decisions.abort_run(
@@ -348,7 +348,7 @@ async def get_queue(services: Services, command: commands.GetQueue) -> Reply:
     at = cursor(services.hub.head)
     return Queue(
         session_id=state.session_id,
-        inputs=await shown_inputs(services.store, queue.in_order(state.queue)),
+        inputs=await fit_inputs(services.store, queue.in_order(state.queue)),
         pending_counts=state.pending_counts,
         queue_revision=state.queue_revision,
         cursor=at,
@@ -375,7 +375,7 @@ async def reply_with_removed(
         return Deferred(handle, answer)
     # Aborting a run must not wait for texts to be read from the disk.
     await handle.wait_committed()
-    shown = await shown_inputs(services.store, cleared)
+    shown = await fit_inputs(services.store, cleared)
     return msgspec.structs.replace(answer, cleared=shown)
 
 

@@ -157,7 +157,7 @@ async def list_models(services: Services, command: commands.ListModels) -> Reply
     """List the known models, and the servers that could not be asked."""
     if command.runtime not in (None, services.run_services.runtimes.default):
         assert command.runtime is not None
-        return _models_of(services.run_services.runtimes.named(command.runtime))
+        return _models_of(services.run_services.runtimes.get(command.runtime))
     models = services.run_services.models
     if command.provider is not None:
         _require_configured(services, command.provider)

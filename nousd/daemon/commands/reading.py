@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from nousd import __version__
 from nousd.daemon.commands.pages import page_of
-from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
+from nousd.daemon.eventlog.event_filters import check_pruned, event_filter, position
 from nousd.daemon.eventlog.hub import STRETCH_EVENTS
 from nousd.daemon.eventlog.normalized import NormalizedReader
 from nousd.daemon.replies import Reply
@@ -50,7 +50,9 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
         pending_counts=running.pending_counts,
         queue_revision=running.queue_revision,
         cursor=cursor(services.hub.head),
-        runs=tuple(active_run(services, running) for running in services.sessions.shown_running()),
+        runs=tuple(
+            active_run(services, running) for running in services.sessions.list_committed_running()
+        ),
         provider=choice.provider,
         model=choice.model,
         permission_mode=services.run_services.permissions.mode_of(state),
@@ -71,7 +73,7 @@ def _select_reachable_run(services: Services, active: SessionState) -> SessionSt
     """Return the state with the run that a steer without a session would reach. The active session's own
     may not be that: runs of tasks are reached by their session only.
     """
-    reached = services.sessions.shown_without_target()
+    reached = services.sessions.find_committed_target()
     return msgspec.structs.replace(active, run=None) if reached is None else reached
 
 
@@ -142,7 +144,7 @@ async def get_events(services: Services, command: commands.GetEvents) -> Reply:
     after = start.after
     wanted = event_filter(command)
     view = None if command.view is None else NormalizedReader(services.store, start)
-    told_again = await pruned(services.store, after, wanted, head=head)
+    told_again = await check_pruned(services.store, after, wanted, head=head)
     lines: list[bytes] = []
     while not lines and after < head:
         until = min(head, after + STRETCH_EVENTS)
@@ -182,5 +184,5 @@ async def get_capabilities(services: Services, _command: commands.GetCapabilitie
         workdir=services.workspaces.default.path,
         extension_commands=tuple(sorted(services.extension_commands)),
         limits=limits,
-        runtime=services.run_services.runtimes.named("native").capabilities,
+        runtime=services.run_services.runtimes.get("native").capabilities,
     )

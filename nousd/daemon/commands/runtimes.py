@@ -25,7 +25,7 @@ async def set_runtime(services: Services, command: commands.SetRuntime) -> Reply
     """Set the runtime of the session's next runs."""
     live = await services.sessions.require(command.session_id)
     if command.runtime is not None:
-        services.run_services.runtimes.named(command.runtime)
+        services.run_services.runtimes.get(command.runtime)
     decisions.require_idle(live.state)
     # Another runtime has other models.
     more = {} if command.runtime == live.state.runtime else {"runtime_model": None}
@@ -41,7 +41,7 @@ async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Re
     runtimes = services.run_services.runtimes
     summaries = []
     for name in runtimes.names:
-        runtime, configured = runtimes.named(name), runtimes.configured.get(name)
+        runtime, configured = runtimes.get(name), runtimes.configured.get(name)
         summary = _summary(runtime, configured, is_default=name == runtimes.default)
         summaries.append(summary if configured is None else await _add_program_path(summary))
     return responses.Runtimes(runtimes=tuple(summaries))
@@ -49,7 +49,7 @@ async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Re
 
 async def get_auth_status(services: Services, command: commands.GetAuthStatus) -> Reply:
     """Look whether a runtime's program is logged in for a namespace."""
-    runtime = services.run_services.runtimes.named(command.runtime)
+    runtime = services.run_services.runtimes.get(command.runtime)
     return responses.AuthStatus(
         runtime=runtime.name,
         namespace=command.namespace,

@@ -180,7 +180,7 @@ _OF_RECORDS: Final = settings_among(SessionRecord)
 
 def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]:
     choice = services.run_services.models.choice(row.provider, row.model, None)
-    shown = services.sessions.shown(row.session_id)
+    shown = services.sessions.find_committed(row.session_id)
     run_id: str | UnsetType = UNSET if shown is None or shown.run is None else shown.run.run_id
     return {
         "session_id": row.session_id,

@@ -43,10 +43,10 @@ def collect_new_settings(services: Services, command: commands.NewSession) -> di
     said["parent_id"] = command.parent_id
     runtimes = services.run_services.runtimes
     if command.runtime not in (None, runtimes.default) and command.model is not None:
-        require_model(runtimes.named(command.runtime), command.model)
+        require_model(runtimes.get(command.runtime), command.model)
         return normalize_settings(said | {"model": None, "runtime_model": command.model})
     if command.runtime is not None:
-        runtimes.named(command.runtime)
+        runtimes.get(command.runtime)
     choice = resolve_model(services, command.model, command.provider)
     if choice is not None:
         said |= {"provider": choice.provider, "model": choice.model}

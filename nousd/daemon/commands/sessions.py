@@ -190,7 +190,7 @@ async def _schedule_deletion(
         handle = services.sessions.schedule_deletion(each, delete_at)
         _stop_work(services, each)
     await handle.wait_committed()
-    services.deletions.changed()
+    services.deletions.note_scheduled()
     return SessionDeleted(session_id=doomed[-1].session_id, deleted=False, delete_at=delete_at)
 
 

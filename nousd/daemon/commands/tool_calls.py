@@ -51,7 +51,7 @@ async def _look_up_call(
     for _ in range(LOOKS_MAX):
         path = services.workspaces.path_of(live.state)
         workspace = await services.workspaces.look_up(live.state)
-        known = await services.calls.acknowledged(live, client_call_id)
+        known = await services.calls.find_acknowledgement(live, client_call_id)
         # The session may have been attached to another workspace meanwhile.
         if path == services.workspaces.path_of(live.state):
             return workspace, known

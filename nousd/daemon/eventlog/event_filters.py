@@ -62,7 +62,7 @@ def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamP
     return after
 
 
-async def pruned(
+async def check_pruned(
     store: Store, after: int, wanted: EventFilter, *, head: int
 ) -> Literal[True] | UnsetType:
     """Return True for a reader whose cursor lies among joined deltas, else UNSET."""

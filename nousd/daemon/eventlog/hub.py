@@ -100,7 +100,7 @@ class Hub:
         self._window.drop(bisect_left(self._window.events, before, key=_time))
 
     @contextmanager
-    def passing_on(self, reader: Reader) -> Iterator[None]:
+    def attach_reader(self, reader: Reader) -> Iterator[None]:
         """Pass on what is published while the block lasts, until the reader does not go on waiting. It
         must have everything up to ``head``.
         """
@@ -142,7 +142,7 @@ class Hub:
     ) -> tuple[Sequence[StoredEvent], int]:
         """Return wanted events after ``cursor``, and the number up to which these are all there are."""
         if cursor < self._window.start:
-            return await self._logged(cursor, wanted)
+            return await self._read_logged_events(cursor, wanted)
         events, until = self._window.after(cursor, PAGE_EVENTS)
         return list(filter(partial(matches, wanted=wanted), events)), until
 
@@ -159,10 +159,12 @@ class Hub:
     async def _read_log(
         self, cursor: int, wanted: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
-        events, until = await self._logged(cursor, wanted)
+        events, until = await self._read_logged_events(cursor, wanted)
         return b"".join(map(line_of, events)), until
 
-    async def _logged(self, cursor: int, wanted: EventFilter) -> tuple[Sequence[StoredEvent], int]:
+    async def _read_logged_events(
+        self, cursor: int, wanted: EventFilter
+    ) -> tuple[Sequence[StoredEvent], int]:
         # An event that is committed but not yet published is shown when it is published.
         until = min(self.head, cursor + STRETCH_EVENTS)
         events = await self._store.events_after(

@@ -87,13 +87,13 @@ class CommitHandle:
         self._callbacks.clear()
 
 
-def _settled() -> CommitHandle:
+def _make_settled_handle() -> CommitHandle:
     handle = CommitHandle()
     handle.settle()
     return handle
 
 
-SETTLED: Final = _settled()
+SETTLED: Final = _make_settled_handle()
 """The handle of a batch that needs no waiting for."""
 
 
@@ -152,14 +152,14 @@ class Log:
         """
         handle = CommitHandle(self._store.hurry)
 
-        def failed(failure: StoreError) -> None:
+        def on_failed(failure: StoreError) -> None:
             _log.error("a commit failed: %s", failure)
             handle.settle(failure)
 
-        def committed(stored: tuple[StoredEvent, ...]) -> None:
+        def on_committed(stored: tuple[StoredEvent, ...]) -> None:
             handle.settle()
             self._hub.publish(stored)
 
         all_artifacts = (*encoded.artifacts, *artifacts)
-        self._store.submit(Batch(encoded.records, committed, failed, all_artifacts, owed))
+        self._store.submit(Batch(encoded.records, on_committed, on_failed, all_artifacts, owed))
         return handle

@@ -69,7 +69,7 @@ class NormalizedReader:
             return Thread()
         thread = self._threads.get(event.run_id)
         if thread is None:
-            thread = Thread() if event.type == "agent_start" else await self._remembered(event)
+            thread = Thread() if event.type == "agent_start" else await self._rebuild_thread(event)
             self._threads[event.run_id] = thread
             if len(self._threads) > THREADS_MAX:
                 self._threads.popitem(last=False)
@@ -77,7 +77,7 @@ class NormalizedReader:
             self._threads.move_to_end(event.run_id)
         return thread
 
-    async def _remembered(self, event: StoredEvent) -> Thread:
+    async def _rebuild_thread(self, event: StoredEvent) -> Thread:
         """Return what the log says of a thread before one of its events."""
         thread = Thread()
         wanted = EventFilter(run_id=event.run_id, types=REMEMBERED_TYPES)

@@ -94,7 +94,9 @@ class Keeper:
             with kept.scope:
                 await trio.lowlevel.checkpoint()
                 self._tell(key, server.spec, server.status)
-                failure = await error_boundary.contained(server.run, f"the mcp server {key.name}")
+                failure = await error_boundary.run_contained(
+                    server.run, f"the mcp server {key.name}"
+                )
                 if failure is not None:
                     server.give_up(str(failure))
         finally:

@@ -18,7 +18,7 @@ from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.log import CommitHandle, Log
 from nousd.daemon.mcp.keeper import Keeper, Kept, ServerKey
 from nousd.daemon.mcp.session_servers import SessionServers
-from nousd.daemon.mcp.specs import checked_server, spec_of, specs_of_project
+from nousd.daemon.mcp.specs import parse_server, spec_of, specs_of_project
 from nousd.daemon.sessions.registry import Sessions
 from nousd.daemon.workspace.project import Project
 from nousd.daemon.workspace.workspaces import Workspaces
@@ -90,7 +90,7 @@ class McpServers:
         """Read the project's servers again, if the project is trusted."""
         if self._around is not None:
             read = partial(
-                error_boundary.contained, self._read_project, "the MCP servers of a project"
+                error_boundary.run_contained, self._read_project, "the MCP servers of a project"
             )
             self._nursery.start_soon(read)
 
@@ -136,10 +136,10 @@ class McpServers:
             InvalidPayload: it is invalid, or contains what looks like a secret.
             CommandRejected: ``mcp_server_is_configured``, ``too_many_mcp_servers``.
         """
-        server = checked_server(command)
+        server = parse_server(command)
         if server.name in self._names_of_the_settings:
             raise CommandRejected("mcp_server_is_configured", details={"name": server.name})
-        others = self._added_without(server.name)
+        others = self._list_added_without(server.name)
         if len(others) >= MCP_SERVERS_MAX:
             raise CommandRejected("too_many_mcp_servers", details={"limit": MCP_SERVERS_MAX})
         handle = self._sessions.update(None, mcp_servers=(*others, server))
@@ -154,16 +154,16 @@ class McpServers:
         """
         if name in self._names_of_the_settings:
             raise CommandRejected("mcp_server_is_configured", details={"name": name})
-        others = self._added_without(name)
+        others = self._list_added_without(name)
         if len(others) == len(self._sessions.defaults.mcp_servers):
             raise CommandRejected("mcp_server_not_found", details={"name": name})
         handle = self._sessions.update(None, mcp_servers=others)
 
-        def removed() -> None:
+        def on_removed() -> None:
             self._keeper.take_away(_key(name))
             self.reread_project()
 
-        self._when_committed(handle, removed)
+        self._when_committed(handle, on_removed)
         return handle
 
     def restart(self, name: str) -> None:
@@ -208,17 +208,17 @@ class McpServers:
         added = {server.name for server in self._sessions.defaults.mcp_servers}
         return "add_mcp" if key.name in added else "project"
 
-    def _added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
+    def _list_added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
         added = self._sessions.defaults.mcp_servers
         return tuple(server for server in added if server.name != name)
 
     @staticmethod
     def _when_committed(handle: CommitHandle, call: Callable[[], object]) -> None:
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
                 call()
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
 
     def _keep(self, spec: ServerSpec) -> None:
         """Keep a server alive, replacing one of the same name."""

@@ -17,7 +17,7 @@ import trio
 
 from nousd.daemon.eventlog.log import CommitHandle
 from nousd.daemon.mcp.keeper import Keeper, ServerKey
-from nousd.daemon.mcp.specs import checked_session_server, secrets_of, spec_of_session
+from nousd.daemon.mcp.specs import parse_session_server, secrets_of, spec_of_session
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
 from nousd.daemon.workspace.workspaces import Workspaces
@@ -82,7 +82,7 @@ class SessionServers:
             InvalidPayload: the server is invalid.
             CommandRejected: ``mcp_not_approved``, ``deletion_scheduled``, ``too_many_mcp_servers``.
         """
-        server = checked_session_server(command)
+        server = parse_session_server(command)
         live = await self._sessions.get(session_id)
         decisions.require_kept(live.state)
         folder = self._workspaces.path_of(live.state)
@@ -91,17 +91,17 @@ class SessionServers:
             raise CommandRejected("mcp_not_approved", details={"name": server.name})
         spec, secrets = spec_of_session(server), secrets_of(server)
         self._require_room(session_id, server.name, secrets)
-        handle = live.decide(_agreed(live, approval))
-        added = _added_now(spec, math.inf if command.ttl_seconds is None else command.ttl_seconds)
+        handle = live.decide(_build_approval_events(live, approval))
+        added = _make_added(spec, math.inf if command.ttl_seconds is None else command.ttl_seconds)
         self._added[session_id] = {**self._added.pop(session_id, {}), server.name: added}
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
                 self._keep(live, added)
             else:
                 self._forget(session_id, added)
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
         self._learn(secrets)
         return handle
 
@@ -111,7 +111,7 @@ class SessionServers:
         Raises:
             CommandRejected: ``mcp_server_not_found``.
         """
-        self._forget(session_id, self._required(session_id, name))
+        self._forget(session_id, self._get_added(session_id, name))
         self._keeper.take_away(ServerKey(session_id, name))
 
     async def restart(self, session_id: str, name: str) -> None:
@@ -122,7 +122,7 @@ class SessionServers:
             CommandRejected: ``mcp_server_not_found``.
         """
         live = await self._sessions.get(session_id)
-        self._keep(live, self._required(session_id, name), is_anew=True)
+        self._keep(live, self._get_added(session_id, name), is_anew=True)
 
     def end(self, session_id: str) -> None:
         """End the servers of a session that is deleted."""
@@ -167,7 +167,7 @@ class SessionServers:
         """Return whether it was neither removed nor added again since."""
         return self._added.get(session_id, {}).get(added.spec.name) is added
 
-    def _required(self, session_id: str, name: str) -> _Added:
+    def _get_added(self, session_id: str, name: str) -> _Added:
         added = self._added.get(session_id, {}).get(name)
         if added is None:
             raise CommandRejected("mcp_server_not_found", details={"name": name})
@@ -178,7 +178,7 @@ class SessionServers:
         session_id, name = key
         with scope:
             while True:
-                added = self._required(session_id, name)
+                added = self._get_added(session_id, name)
                 if added.until > trio.current_time():
                     await trio.sleep_until(added.until)
                 elif self._is_working(session_id):
@@ -225,7 +225,7 @@ class SessionServers:
         self._secrets |= secrets
 
 
-def _added_now(spec: ServerSpec, ttl_seconds: float) -> _Added:
+def _make_added(spec: ServerSpec, ttl_seconds: float) -> _Added:
     return _Added(spec, trio.current_time() + ttl_seconds, ttl_seconds)
 
 
@@ -249,7 +249,7 @@ def _approval_of(server: mcp.McpServer, folder: str) -> str:
     return hash_of(shown)
 
 
-def _agreed(live: LiveSession, approval: str) -> tuple[events.Event, ...]:
+def _build_approval_events(live: LiveSession, approval: str) -> tuple[events.Event, ...]:
     """Return the event that remembers an agreement, unless it is remembered."""
     approved = live.state.mcp_approved
     if approval in approved:

@@ -40,19 +40,19 @@ _VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LINE_BREAKS: Final = re.compile(r"[\r\n\0]")
 
 
-def checked_server(command: commands.AddMcp) -> mcp.McpServer:
+def parse_server(command: commands.AddMcp) -> mcp.McpServer:
     """Return the server that a client wants to add.
 
     Raises:
         InvalidPayload: names the field and what it must be.
     """
     server = _server_of(command)
-    for fault in (*_faults(server), *_written_out(server)):
+    for fault in (*_faults(server), *_find_literal_secrets(server)):
         raise InvalidPayload(fault)
     return server
 
 
-def checked_session_server(command: commands.AddMcp) -> mcp.McpServer:
+def parse_session_server(command: commands.AddMcp) -> mcp.McpServer:
     """Return the server that a client wants to add to a session.
 
     Raises:
@@ -86,7 +86,7 @@ def _faults(server: mcp.McpServer) -> Iterator[str]:
         yield "command holds what looks like a secret, which would be shown: put it into env"
 
 
-def _written_out(server: mcp.McpServer) -> Iterator[str]:
+def _find_literal_secrets(server: mcp.McpServer) -> Iterator[str]:
     """Yield the values of a server that goes into the log and look like secrets."""
     for name, value in (server.env or {}).items():
         is_written_out = may_name_secret(name) and not has_reference(value)

@@ -149,7 +149,7 @@ class _QueueingHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._queue.put_nowait(_detached(record))
+            self._queue.put_nowait(_freeze_record(record))
         except queue.Full:
             self._dropped += 1
 
@@ -183,7 +183,7 @@ class _QueueingHandler(logging.Handler):
         return dropped
 
 
-def _detached(record: logging.LogRecord) -> logging.LogRecord:
+def _freeze_record(record: logging.LogRecord) -> logging.LogRecord:
     """Return a copy with final texts, because arguments may change and tracebacks keep frames alive."""
     detached = copy.copy(record)
     try:
@@ -280,8 +280,8 @@ class HumanFormatter(_Formatter):
         lines = [" ".join(words)]
         if record.exc_text:
             lines += self._safe(record.exc_text).split("\n")
-        return "\n".join(_CONTROLS.sub(_escaped, line) for line in lines)
+        return "\n".join(_CONTROLS.sub(_escape_match, line) for line in lines)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     return match.group().encode("unicode_escape").decode()

@@ -27,7 +27,7 @@ class Meters:
         return trio.current_time() - self._started
 
     @contextmanager
-    def commanding(self) -> Iterator[None]:
+    def count_command_connection(self) -> Iterator[None]:
         """Count a connection to the command socket while the block lasts."""
         self.command_connections += 1
         try:
@@ -36,7 +36,7 @@ class Meters:
             self.command_connections -= 1
 
     @contextmanager
-    def subscribing(self) -> Iterator[None]:
+    def count_subscriber(self) -> Iterator[None]:
         """Count a connection to the event socket while the block lasts."""
         self.subscribers += 1
         try:

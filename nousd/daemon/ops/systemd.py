@@ -54,7 +54,7 @@ def take_passed_sockets(
     sockets = [_adopt(_FIRST_FD + index) for index in range(int(count))]
     if sorted(names) == sorted(PassedSockets._fields):
         return PassedSockets(**dict(zip(names, sockets, strict=True)))
-    return _told_apart_by_path(sockets)
+    return _identify_by_path(sockets)
 
 
 def _adopt(descriptor: int) -> socket.socket:
@@ -76,7 +76,7 @@ def _adopt(descriptor: int) -> socket.socket:
     return sock
 
 
-def _told_apart_by_path(sockets: Sequence[socket.socket]) -> PassedSockets:
+def _identify_by_path(sockets: Sequence[socket.socket]) -> PassedSockets:
     command, events = sorted(sockets, key=lambda sock: len(_path(sock)))
     if _path(events) != f"{_path(command)}.events":
         raise ConfigError(

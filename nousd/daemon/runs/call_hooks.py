@@ -47,7 +47,7 @@ class ExtensionCallHooks:
         return Looked(
             fitted.args,
             tuple(map(_opinion, outcome.verdicts)),
-            _blocked(outcome),
+            _describe_block(outcome),
             _remarks(host, outcome.failures),
         )
 
@@ -102,19 +102,19 @@ def _opinion(verdict: Verdict) -> Opinion:
     source = PolicySource(
         source="extension",
         decision="deny" if verdict.blocks else "abstain",
-        reason=_said(verdict),
+        reason=_describe_verdict(verdict),
     )
     return Opinion(source, verdict.args)
 
 
-def _said(verdict: Verdict) -> str:
+def _describe_verdict(verdict: Verdict) -> str:
     # The text of a failure begins with the extension's name.
     is_named = verdict.reason.startswith(f"{verdict.extension}: ")
     return verdict.reason if is_named else f"{verdict.extension}: {verdict.reason}"
 
 
-def _blocked(outcome: CallOutcome) -> str:
-    return next((_said(verdict) for verdict in outcome.verdicts if verdict.blocks), "")
+def _describe_block(outcome: CallOutcome) -> str:
+    return next((_describe_verdict(verdict) for verdict in outcome.verdicts if verdict.blocks), "")
 
 
 def _remarks(host: CallHost, failures: Iterable[Failure]) -> tuple[Remark, ...]:

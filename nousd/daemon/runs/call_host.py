@@ -66,7 +66,7 @@ class LiveCallHost(ABC):
         """The readers of the call's requests."""
 
     @abstractmethod
-    def passed_over(self) -> PassedOver | None:
+    def get_skip_reason(self) -> PassedOver | None:
         """See ``Asker.passed_over``."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class LiveCallHost(ABC):
 
     @property
     def _asker(self) -> Asker:
-        return Asker(self.decide, self.audiences, self.passed_over)
+        return Asker(self.decide, self.audiences, self.get_skip_reason)
 
     def _context_in(self, workspace: Workspace, tool_call_id: str, emit: Emit) -> ToolContext:
         """Return the context of a call in a workspace."""

@@ -75,7 +75,7 @@ class CallRecords:
         await self._store.flush()
         last = await self._store.tool_call(call.tool_call_id, None)
         if last is None:
-            return await self._unrecorded(session_id, call)
+            return await self._reconstruct_earlier(session_id, call)
         attempts = [last]
         for attempt in range(last.attempt - 1, 0, -1):
             row = await self._store.tool_call(call.tool_call_id, attempt)
@@ -87,7 +87,7 @@ class CallRecords:
             return Earlier(last.attempt, may_have_run)
         return Earlier(last.attempt, may_have_run, *given)
 
-    async def asked_before(
+    async def find_earlier_attempt(
         self, context: Sequence[Entry], call: ToolCall, *, runtime: str, run_id: str
     ) -> ToolCall | None:
         """Return the call that this one is another attempt at; see ``AgentHost.asked_before``.
@@ -117,7 +117,7 @@ class CallRecords:
                     return known
         return None
 
-    async def _unrecorded(self, session_id: str, call: ToolCall) -> Earlier:
+    async def _reconstruct_earlier(self, session_id: str, call: ToolCall) -> Earlier:
         """Return the facts about a call that has no row.
 
         Its run may have been deleted with its session, which a branch outlives; and the first version
@@ -125,7 +125,7 @@ class CallRecords:
         """
         entry = await self._store.entry(session_id, message_of(call.tool_call_id))
         assert isinstance(entry, MessageEntry)
-        attempts = await self._answered(session_id, call)
+        attempts = await self._find_last_attempt(session_id, call)
         if await self._store.run(entry.run_id) is None:
             return Earlier(attempts, may_have_run=True)
         wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
@@ -134,7 +134,7 @@ class CallRecords:
         may_have_run = any(event.tool_call_id == call.tool_call_id for event in started)
         return Earlier(attempts, may_have_run)
 
-    async def _answered(self, session_id: str, call: ToolCall) -> int:
+    async def _find_last_attempt(self, session_id: str, call: ToolCall) -> int:
         """Return the last attempt of which the session has the result; 0 for none. The next one must
         not give its result the same id.
         """
@@ -192,7 +192,7 @@ def _was_cut_off(step: Event) -> bool:
 Facts = dict[str, Any]
 
 
-def _requested(event: events.ToolCallRequested, ts: str, _: Facts) -> Facts:
+def _on_requested(event: events.ToolCallRequested, ts: str, _: Facts) -> Facts:
     names = (
         *("run_id", "turn_id", "input_hash", "runtime_tool_call_id", "client_call_id"),
         *("client_id", "args", "args_ref", "args_bytes"),
@@ -200,15 +200,15 @@ def _requested(event: events.ToolCallRequested, ts: str, _: Facts) -> Facts:
     return {"requested_at": ts, **{name: getattr(event, name) for name in names}}
 
 
-def _evaluated(event: events.ToolCallPolicyEvaluated, _: str, facts: Facts) -> Facts:
+def _on_evaluated(event: events.ToolCallPolicyEvaluated, _: str, facts: Facts) -> Facts:
     return {"sources": (*facts.get("sources", ()), event.said), "input_hash": event.input_hash}
 
 
-def _approved(event: events.ToolCallApproved, ts: str, _: Facts) -> Facts:
+def _on_approved(event: events.ToolCallApproved, ts: str, _: Facts) -> Facts:
     return {} if event.origin else {"decision": _decision(event, ts)}
 
 
-def _denied(event: events.ToolCallDenied, ts: str, _: Facts) -> Facts:
+def _on_denied(event: events.ToolCallDenied, ts: str, _: Facts) -> Facts:
     if event.origin:
         return {}
     ended = {} if event.run_id else {"ended_at": ts, "is_error": True}
@@ -225,12 +225,12 @@ def _decision(event: events.ToolCallApproved | events.ToolCallDenied, ts: str) -
     )
 
 
-def _started(event: events.ToolCallStarted, ts: str, _: Facts) -> Facts:
+def _on_started(event: events.ToolCallStarted, ts: str, _: Facts) -> Facts:
     names = ("executed_by", "permission_mode")
     return {"started_at": ts, **{name: getattr(event, name) for name in names}}
 
 
-def _completed(event: events.ToolCallCompleted, ts: str, _: Facts) -> Facts:
+def _on_completed(event: events.ToolCallCompleted, ts: str, _: Facts) -> Facts:
     names = (
         *("is_error", "duration_ms", "stop_reason", "artifact_id", "executed_by", "execution_env"),
         *("sandbox", "changed_by", "result", "text_ref", "text_bytes"),
@@ -241,19 +241,19 @@ def _completed(event: events.ToolCallCompleted, ts: str, _: Facts) -> Facts:
     return {"ended_at": ts, "permission_mode": mode, **facts}
 
 
-def _execution_ended(event: events.ToolExecutionEnd, ts: str, facts: Facts) -> Facts:
+def _on_execution_ended(event: events.ToolExecutionEnd, ts: str, facts: Facts) -> Facts:
     names = ("is_error", "artifact_id", "changed_by", "result", "text_ref", "text_bytes")
     # The bracket may have ended later than the call.
     return {"ended_at": facts.get("ended_at", ts), **{name: getattr(event, name) for name in names}}
 
 
 _FACTS: Final[dict[type[Event], Any]] = {
-    events.ToolCallRequested: _requested,
-    events.ToolCallPolicyEvaluated: _evaluated,
-    events.ToolCallApproved: _approved,
-    events.ToolCallDenied: _denied,
-    events.ToolCallStarted: _started,
-    events.ToolCallCompleted: _completed,
-    events.ToolExecutionEnd: _execution_ended,
+    events.ToolCallRequested: _on_requested,
+    events.ToolCallPolicyEvaluated: _on_evaluated,
+    events.ToolCallApproved: _on_approved,
+    events.ToolCallDenied: _on_denied,
+    events.ToolCallStarted: _on_started,
+    events.ToolCallCompleted: _on_completed,
+    events.ToolExecutionEnd: _on_execution_ended,
 }
 """event -> the facts that it adds to the record of its call."""

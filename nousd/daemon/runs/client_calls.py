@@ -73,13 +73,15 @@ class ClientCall(LiveCallHost):
     async def drive(self, runner: CallRunner) -> None:
         """Run the call to its end, unless its session is lost or deleted meanwhile."""
         what = f"tool call {self.call.tool_call_id}"
-        failure = await error_boundary.contained(partial(self._carry_out, runner), what)
+        failure = await error_boundary.run_contained(partial(self._carry_out, runner), what)
         if failure is not None and self._stopped_as is None:
             self._stopped_as = "error"
         if not self.live.lost and not self.live.state.deleted:
-            await error_boundary.contained(self._close, f"the end of {what}")
+            await error_boundary.run_contained(self._close, f"the end of {what}")
         with trio.move_on_after(CLOSING_SECONDS):
-            await error_boundary.contained(self.last_handle.wait_committed, f"the end of {what}")
+            await error_boundary.run_contained(
+                self.last_handle.wait_committed, f"the end of {what}"
+            )
 
     def stop(self, reason: CutOff) -> None:
         """End the call early. The first stop counts."""
@@ -118,8 +120,8 @@ class ClientCall(LiveCallHost):
         """Return the readers of this call's requests."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
-    def passed_over(self) -> None:
-        """See ``LiveCallHost.passed_over``; the call belongs to no run."""
+    def get_skip_reason(self) -> None:
+        """See ``LiveCallHost.get_skip_reason``; the call belongs to no run."""
 
     def extend_idle_deadline(self, seconds: float) -> None:
         """See ``CallHost.extend_idle_deadline``."""
@@ -191,7 +193,7 @@ class ClientCalls:
         self._active: dict[str, ClientCall] = {}
         self._acknowledged = RecentReplies()
 
-    async def acknowledged(
+    async def find_acknowledgement(
         self, live: LiveSession, client_call_id: str | None
     ) -> Deferred | Accepted | None:
         """Return the first acknowledgement of a call that is sent again, else None.
@@ -205,7 +207,7 @@ class ClientCalls:
         known = self._acknowledged.get((live.session_id, client_call_id))
         if known is not None or row is None:
             return known
-        return _accepted(live, row.tool_call_id)
+        return _build_accepted(live, row.tool_call_id)
 
     def require_room(self) -> None:
         """Raise if no more calls may be active.
@@ -231,7 +233,7 @@ class ClientCalls:
         self._active[call_id] = driver
         live.calls.add(driver)
         self._nursery.start_soon(self._drive, driver)
-        reply = Deferred(handle, _accepted(live, call_id))
+        reply = Deferred(handle, _build_accepted(live, call_id))
         if command.client_call_id is not None:
             self._acknowledged.remember((live.session_id, command.client_call_id), reply)
         return reply
@@ -246,7 +248,7 @@ class ClientCalls:
         if driver.live.lost and driver.live.is_idle:
             # Reading the session again closes the call in the log.
             reread = partial(self._services.sessions.get, driver.live.session_id)
-            await error_boundary.contained(reread, "closing a lost call")
+            await error_boundary.run_contained(reread, "closing a lost call")
 
     def find(self, tool_call_id: str) -> ClientCall | None:
         """Return an active call."""
@@ -266,5 +268,5 @@ class ClientCalls:
             await driver.ended.wait()
 
 
-def _accepted(live: LiveSession, tool_call_id: str) -> Accepted:
+def _build_accepted(live: LiveSession, tool_call_id: str) -> Accepted:
     return Accepted(command="call_tool", tool_call_id=tool_call_id, session_id=live.session_id)

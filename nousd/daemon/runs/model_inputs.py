@@ -96,7 +96,7 @@ class ModelInputs:
         kept = self.forget(session_id)
         if kept is not None or len(messages) <= 1:
             return kept
-        return await self._logged(session_id, messages)
+        return await self._load_newest_chain(session_id, messages)
 
     def keep(self, session_id: str, chain: Chain) -> None:
         """Cache a chain. The caller forgets it if one of its commits fails."""
@@ -113,11 +113,13 @@ class ModelInputs:
             self._chars -= chain.chars
         return chain
 
-    async def _logged(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
+    async def _load_newest_chain(
+        self, session_id: str, messages: Sequence[ModelMessage]
+    ) -> Chain | None:
         for record in await self._store.runs(session_id, limit=_RUNS_LOOKED_AT, before=None):
             node_ref = await self._newest_input(record.run_id)
             if node_ref is not None:
-                return await self._resumed(node_ref, messages)
+                return await self._resume_chain(node_ref, messages)
         return None
 
     async def _newest_input(self, run_id: str) -> str | None:
@@ -134,7 +136,7 @@ class ModelInputs:
         await for_each_event(self._store, wanted, take)
         return newest
 
-    async def _resumed(self, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
+    async def _resume_chain(self, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
         artifact = await self._store.artifact(node_ref)
         if artifact is None:
             return None
@@ -158,11 +160,11 @@ class InputsOfRun:
     async def store(self, compiled: Compiled) -> Stored:
         """Return the new chunks of an input. The input of a summary shares nothing with others."""
         if compiled.request.purpose == "summary":
-            return await stored_alone(compiled)
+            return await encode_standalone_input(compiled)
         if self._chain is None:
             messages = compiled.request.messages
             self._chain = await self._inputs.chain(self._session_id, messages)
-        stored = await _stored(self._chain, compiled, self._inputs.last_rest)
+        stored = await _encode_input(self._chain, compiled, self._inputs.last_rest)
         self._chain = stored.chain
         self._inputs.last_rest = stored.chain.rest
         return stored
@@ -178,12 +180,12 @@ class InputsOfRun:
         self._inputs.forget(self._session_id)
 
 
-async def stored_alone(compiled: Compiled) -> Stored:
+async def encode_standalone_input(compiled: Compiled) -> Stored:
     """Return the chunks of an input that shares nothing with others, such as that of a summary."""
-    return await _stored(None, compiled, None)
+    return await _encode_input(None, compiled, None)
 
 
-async def _stored(chain: Chain | None, compiled: Compiled, likely: Rest | None) -> Stored:
+async def _encode_input(chain: Chain | None, compiled: Compiled, likely: Rest | None) -> Stored:
     """Encode and hash what is new; in a thread, if that takes so long that others would notice."""
     store = partial(
         store_input,

@@ -49,7 +49,7 @@ async def close_what_is_open(
         StoreError: some ends could not be written; the others were, if possible.
     """
 
-    async def left_open() -> dict[str, Ends]:
+    async def collect_open_ends() -> dict[str, Ends]:
         runs = {run.run_id: (run.session_id, run) for run in await store.open_runs()}
         calls = {row.tool_call_id: (row.session_id, row) for row in await store.open_client_calls()}
         ends: dict[str, Ends] = {}
@@ -61,12 +61,12 @@ async def close_what_is_open(
                 ends[f"tool call {name}"] = partial(_ends_of_call, row, store)
         return ends
 
-    if not await left_open():
+    if not await collect_open_ends():
         return 0
     # Ends that are pending already must not be written twice.
     await store.flush()
     failures = []
-    owing = await left_open()
+    owing = await collect_open_ends()
     for what, find_ends in owing.items():
         try:
             await log.submit(log.encode(await find_ends()), owed=True).wait_committed()

@@ -92,7 +92,9 @@ class Runs:
             await RunLoop(run, self._services, own_prompt=own_prompt).drive()
             if run.live.lost:
                 _log.error("run %s lost its session, which is read again", run.run_id)
-                await error_boundary.contained(partial(self._end_in_log, run), "closing a lost run")
+                await error_boundary.run_contained(
+                    partial(self._end_in_log, run), "closing a lost run"
+                )
         _log.debug("run %s is over", run.run_id)
         del self._active[run.run_id]
         run.ended.set()

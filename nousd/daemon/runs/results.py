@@ -25,11 +25,11 @@ from nousd.wire.responses.runs import FlatEvent
 _FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "ts", "turn"}
 
 
-async def run_result(store: Store, accepted: Accepted) -> Result:
+async def read_run_result(store: Store, accepted: Accepted) -> Result:
     """Return the result of a run, or of its work so far while it is active."""
     assert isinstance(accepted.run_id, str)
     assert isinstance(accepted.session_id, str)
-    while (summary := await _summarised(store, accepted.run_id, accepted.input_id)) is None:
+    while (summary := await _summarise_run(store, accepted.run_id, accepted.input_id)) is None:
         pass  # no run is pruned more often than it has deltas
     return Result(
         output=summary.output,
@@ -52,7 +52,7 @@ async def error_of(store: Store, run_id: str) -> events.Error | None:
     return decode_json(decode_event(found[-1].line).payload, type=events.Error)
 
 
-async def _summarised(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
+async def _summarise_run(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
     """Read a run page by page; None if it was pruned between two pages, so that a text came twice."""
     summary = _Summary(run_id, prompt_id)
     wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
@@ -94,7 +94,7 @@ class _Summary:
         self._look_for_repetition(stored, payload)
         if self.truncated:
             return
-        flat = _flattened(event.type, event.id, event.ts, payload)
+        flat = _flatten_event(event.type, event.id, event.ts, payload)
         goes_on = bool(self.events) and _continues(self.events[-1], flat)
         self._room -= (
             len(encode_json(flat.delta)) - len('""') if goes_on else len(encode_json(flat))
@@ -147,7 +147,7 @@ class _Summary:
         return is_own_steer or queued["input_id"] == self._prompt_id
 
 
-def _flattened(type_: str, event_id: str, ts: str, payload: dict[str, Any]) -> FlatEvent:
+def _flatten_event(type_: str, event_id: str, ts: str, payload: dict[str, Any]) -> FlatEvent:
     fields = {key: value for key, value in payload.items() if key in _FLAT_FIELDS}
     turn = int(payload["turn_id"]) if "turn_id" in payload else UNSET
     return FlatEvent(type=type_, id=event_id, ts=ts, turn=turn, **fields)

@@ -332,7 +332,7 @@ class RunHost(DeliveringHost):
 
     async def asked_before(self, call: ToolCall) -> ToolCall | None:
         """See ``AgentHost.asked_before``."""
-        return await self._services.call_records.asked_before(
+        return await self._services.call_records.find_earlier_attempt(
             await self.context(), call, runtime=self.runtime.name, run_id=self.run_id
         )
 
@@ -343,8 +343,8 @@ class RunHost(DeliveringHost):
         self.calls_of = message_id
         return await self._services.call_records.earlier(self.live.session_id, call)
 
-    def passed_over(self) -> PassedOver | None:
-        """See ``LiveCallHost.passed_over``."""
+    def get_skip_reason(self) -> PassedOver | None:
+        """See ``LiveCallHost.get_skip_reason``."""
         path = [(run.live.state, run.run_id) for run in self.tree.path]
         if any(
             queue.has_pending_steer(state.queue, run_id, state.delivering) for state, run_id in path
@@ -428,7 +428,7 @@ class RunHost(DeliveringHost):
         kept, self._kept = self._kept, []
         handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
                 for event in decided:
                     self.shown.note(event)
@@ -441,7 +441,7 @@ class RunHost(DeliveringHost):
                 self._context.forget()
                 self.scope.cancel()
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
         self.last_handle = handle
         if self._has_new_results:
             self._results, self._has_new_results = handle, False

@@ -54,11 +54,13 @@ class RunLoop:
     async def drive(self) -> None:
         """Carry the run out to its end, unless the session is lost meanwhile. Never raises."""
         host, live = self._host, self._host.live
-        outcome = await error_boundary.contained(self._turns_until_stopped, f"run {host.run_id}")
+        outcome = await error_boundary.run_contained(
+            self._turns_until_stopped, f"run {host.run_id}"
+        )
         if host.scope.cancel_called:
             outcome = None  # what fails while the run is being stopped comes of that
         if not live.lost and host.tracker.phase is not Phase.ENDED:
-            ended = await error_boundary.contained(
+            ended = await error_boundary.run_contained(
                 partial(self._end_early, outcome), "the end of a run"
             )
             if ended is not None:
@@ -67,7 +69,9 @@ class RunLoop:
         if not live.lost:
             host.leave()
         with trio.move_on_after(CLOSING_SECONDS):
-            await error_boundary.contained(host.last_handle.wait_committed, f"end of {host.run_id}")
+            await error_boundary.run_contained(
+                host.last_handle.wait_committed, f"end of {host.run_id}"
+            )
         # The next run may have been accepted while this one's end was on its way to the disk.
         if live.run is host:
             live.run = None
@@ -168,7 +172,7 @@ class RunLoop:
         category: str | None = None
         if failure is not None:
             status = "error"
-            failed = error_boundary.run_failure(failure)
+            failed = error_boundary.to_run_failure(failure)
             cause = text_offload.beginning(failed.cause or failed.message)
             category = failed.category
             remarks.append(self._error_event(failed))

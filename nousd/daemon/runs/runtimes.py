@@ -51,11 +51,11 @@ class Runtimes:
         """Return the runtime of a session's next run.
 
         Raises:
-            CommandRejected: as ``named``, for a session whose runtime is no longer there.
+            CommandRejected: as ``get``, for a session whose runtime is no longer there.
         """
-        return self._native if state.runtime is None else self.named(state.runtime)
+        return self._native if state.runtime is None else self.get(state.runtime)
 
-    def named(self, name: str) -> Runtime:
+    def get(self, name: str) -> Runtime:
         """Return the runtime with a name.
 
         Raises:

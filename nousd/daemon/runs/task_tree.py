@@ -95,7 +95,7 @@ class TaskTree:
         return tuple(Audience(run.live.session_id, run.run_id) for run in runs)
 
     @contextmanager
-    def waiting_for(self, task: RunInTree) -> Iterator[None]:
+    def track_task(self, task: RunInTree) -> Iterator[None]:
         """While the block lasts, the run is as alive as the tasks that it waits for."""
         self._tasks.add(task)
         try:

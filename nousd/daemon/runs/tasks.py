@@ -159,7 +159,7 @@ class TasksOfCall:
     async def _end_of(self, run: TaskRun, emit: Emit, what: str) -> None:
         """Wait for the end of a task, and end it if the call is cancelled meanwhile."""
         try:
-            with self._parent.tree.waiting_for(run):
+            with self._parent.tree.track_task(run):
                 await emit(f"{what}: started\n")
                 await run.ended.wait()
         finally:

@@ -113,7 +113,7 @@ class Contexts:
             )
             path[:0] = page.entries
             tokens += estimate_tokens(page.entries)
-            kept_from = kept_from or _kept_from(page.entries)
+            kept_from = kept_from or _find_first_kept(page.entries)
             is_reached = kept_from is not None and any(
                 entry.id == kept_from for entry in page.entries
             )
@@ -196,7 +196,7 @@ class ContextOfRun:
         self._contexts.forget(self._live.session_id)
 
 
-def _kept_from(entries: Sequence[Entry]) -> str | None:
+def _find_first_kept(entries: Sequence[Entry]) -> str | None:
     """Return the id of the first entry that the last compaction has kept."""
     for entry in reversed(entries):
         if not isinstance(entry, MessageEntry):
@@ -232,7 +232,7 @@ async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[Que
     return text_offload.whole_inputs(inputs, await wholes_of(store, text_offload.refs_in(inputs)))
 
 
-async def shown_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
+async def fit_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
     """Return committed inputs as one response has room for them: all of them, with whole texts up to a
     page; of further long texts the beginnings.
     """

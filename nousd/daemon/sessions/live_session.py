@@ -140,7 +140,7 @@ class LiveSession:
         self.state = after
         self.in_flight += 1
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             self.in_flight -= 1
             if handle.failure is None:
                 self.committed = after
@@ -148,7 +148,7 @@ class LiveSession:
             else:
                 self._lose(handle.failure)
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
         return handle
 
     def _lose(self, failure: StoreError) -> None:
@@ -171,17 +171,17 @@ class LiveSession:
         assert isinstance(said, Accepted)
         self.accepted[client_message_id] = Acknowledged(acknowledgement, request_hash)
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None and client_message_id in self.accepted:
                 self.accepted[client_message_id] = Acknowledged(said, request_hash)
                 self._forget_committed()
 
-        acknowledgement.handle.when_resolved(resolved)
+        acknowledgement.handle.when_resolved(on_resolved)
         while len(self.accepted) > _REMEMBERED_INPUTS:
             self.accepted.popitem(last=False)
 
     @contextmanager
-    def looking_up(self) -> Iterator[None]:
+    def retain_accepted(self) -> Iterator[None]:
         """While the block lasts, keep in ``accepted`` every input that may have reached the log since
         the block began.
         """

@@ -86,18 +86,18 @@ class Sessions:
         Raises:
             SessionNotFound: there is none, or it was deleted.
         """
-        known = self._known(session_id)
+        known = self._find_live(session_id)
         if known is not None and not known.lost:
             return known
         if known is not None and known.run is not None:
             # Its run is being stopped and closed; the caller must not see a half-closed session.
             with trio.move_on_after(_STOPPING_SECONDS):
                 await known.run.ended.wait()
-            known = self._known(session_id)
+            known = self._find_live(session_id)
         if known is not None:
             return known
         async with self._loading:
-            known = self._known(session_id)
+            known = self._find_live(session_id)
             if known is not None:
                 return known
             failure = await self._close_run(session_id)
@@ -123,7 +123,7 @@ class Sessions:
             return failure
         return None
 
-    def _known(self, session_id: str) -> LiveSession | None:
+    def _find_live(self, session_id: str) -> LiveSession | None:
         live = self._live.get(session_id)
         if live is None:
             return None
@@ -176,17 +176,17 @@ class Sessions:
         """Return the number of sessions in memory."""
         return len(self._live)
 
-    def running(self) -> list[LiveSession]:
+    def list_running(self) -> list[LiveSession]:
         """Return the sessions with a run that accepts commands, oldest run first."""
         running = [live for live in self._live.values() if live.state.run is not None]
         return sorted(running, key=attrgetter("state.run.started_at"))
 
-    def shown_running(self) -> list[SessionState]:
+    def list_committed_running(self) -> list[SessionState]:
         """Return the committed states with an active run, oldest run first."""
         states = [live.committed for live in self._live.values() if live.committed.run is not None]
         return sorted(states, key=attrgetter("run.started_at"))
 
-    def shown(self, session_id: str) -> SessionState | None:
+    def find_committed(self, session_id: str) -> SessionState | None:
         """Return the committed state of a session if it is in memory."""
         live = self._live.get(session_id)
         return None if live is None else live.committed
@@ -204,7 +204,9 @@ class Sessions:
             **{name: value for name in LASTING if (value := getattr(defaults, name)) is not None},
         )
 
-    async def run_target(self, session_id: str | None, expected_run_id: str | None) -> LiveSession:
+    async def find_run_target(
+        self, session_id: str | None, expected_run_id: str | None
+    ) -> LiveSession:
         """Return the session of the run that a steer, follow-up or abort is for.
 
         Raises:
@@ -213,13 +215,13 @@ class Sessions:
         if session_id is not None:
             return await self.get(session_id)
         if expected_run_id is not None:
-            running = self.running()
+            running = self.list_running()
             for live in running:
                 if live.state.run is not None and live.state.run.run_id == expected_run_id:
                     return live
             raise CommandRejected("run_mismatch" if running else "no_active_run")
         states = [live.state for live in self._live.values()]
-        found = _reached_without_target(states, self.active_id)
+        found = _list_without_target(states, self.active_id)
         if len(found) > 1:
             found.sort(key=attrgetter("run.started_at"))
             runs = [state.run.run_id for state in found if state.run is not None]
@@ -228,11 +230,11 @@ class Sessions:
             raise CommandRejected("no_active_run")
         return self._live[found[0].session_id]
 
-    def shown_without_target(self) -> SessionState | None:
+    def find_committed_target(self) -> SessionState | None:
         """Return the committed state of the run that a steer without a target would reach; None if
         there is none, or more than one.
         """
-        found = _reached_without_target(self.shown_running(), self.committed_active_id)
+        found = _list_without_target(self.list_committed_running(), self.committed_active_id)
         return found[0] if len(found) == 1 else None
 
     @property
@@ -259,7 +261,7 @@ class Sessions:
                 sessions; None leaves one out.
         """
         own = {name: value for name in SHARED if (value := chosen.pop(name, None)) is not None}
-        created = self._created(session_id or self._clock.new_id("sess"), parent, chosen)
+        created = self._build_created(session_id or self._clock.new_id("sess"), parent, chosen)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
         decided = (created, *_own_settings(live.session_id, own))
         if not activate:
@@ -325,7 +327,7 @@ class Sessions:
         """
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
-        return self._updated(event, self.note(live, event))
+        return self._apply_update(event, self.note(live, event))
 
     def update_shared(self, active: LiveSession | None, **settings: Any) -> CommitHandle:
         """Change shared settings for all sessions, in one commit with the removal of the active
@@ -336,25 +338,25 @@ class Sessions:
             name: None for name in settings if active and getattr(active.state, name) is not None
         }
         if active is None or not own:
-            return self._updated(event, self.note(None, event))
+            return self._apply_update(event, self.note(None, event))
         removed = events.SessionUpdated(session_id=active.session_id, **own)
-        return self._updated(event, active.decide((event, removed)))
+        return self._apply_update(event, active.decide((event, removed)))
 
-    def _updated(self, event: events.SessionUpdated, handle: CommitHandle) -> CommitHandle:
+    def _apply_update(self, event: events.SessionUpdated, handle: CommitHandle) -> CommitHandle:
         known = changed_defaults(event)
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
                 committed = msgspec.structs.replace(self._committed_defaults, **known)
                 self._committed_defaults = committed
             else:
                 self.defaults = self._committed_defaults
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
         return handle
 
-    def _created(
+    def _build_created(
         self, session_id: str, parent: LiveSession | None, chosen: Mapping[str, Any]
     ) -> events.SessionCreated:
         if parent is None:
@@ -377,13 +379,13 @@ class Sessions:
     def _now_active(self, session_id: str | None, handle: CommitHandle) -> None:
         self.active_id = session_id
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
                 self.committed_active_id = session_id
             elif self.active_id == session_id:
                 self.active_id = self.committed_active_id
 
-        handle.when_resolved(resolved)
+        handle.when_resolved(on_resolved)
 
 
 def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Event]:
@@ -392,7 +394,7 @@ def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Ev
     return (events.SessionUpdated(session_id=session_id, **said),) if said else ()
 
 
-def _reached_without_target(
+def _list_without_target(
     states: Sequence[SessionState], active_id: str | None
 ) -> list[SessionState]:
     """Return the sessions whose runs a command without a target may mean: the active one, else those

@@ -39,7 +39,7 @@ class ScheduledDeletions:
         self._clock = clock
         self._changed = trio.Event()
 
-    def changed(self) -> None:
+    def note_scheduled(self) -> None:
         """Note that a deletion was scheduled, and is committed."""
         self._changed.set()
 

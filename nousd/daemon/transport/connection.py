@@ -47,7 +47,7 @@ async def serve_commands(services: Services, stream: trio.abc.Stream) -> None:
     if isinstance(stream, trio.SocketStream):
         stream = DirectStream(stream)
     outbox = Outbox(stream.write_now) if isinstance(stream, WritesNow) else Outbox()
-    with services.meters.commanding():
+    with services.meters.count_command_connection():
         await _Connection(services, stream, outbox).serve()
 
 
@@ -101,7 +101,9 @@ class _Connection:
         # A client that waits for one response gets it now; several are written together.
         self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
         rest = iter(lines)
-        while failure := await error_boundary.contained(partial(self._carry_out, rest), self._what):
+        while failure := await error_boundary.run_contained(
+            partial(self._carry_out, rest), self._what
+        ):
             self._answer(self._refusal(self._request.id, failure))
 
     def _what(self) -> str:
@@ -124,7 +126,7 @@ class _Connection:
             if self._services.stopping.is_set():
                 raise ShuttingDown("the daemon is stopping")
             if isinstance(command, GetCapabilities) and command.restricted:
-                self._services = self._services.restricted()
+                self._services = self._services.restrict()
             reply = await HANDLERS[request.type](self._services, command)
             if isinstance(reply, Deferred):
                 self._answer_when_committed(request.id, reply)
@@ -149,15 +151,15 @@ class _Connection:
         """Respond in the moment of the commit, before the events go out."""
         answer = encode_response(request_id, reply.payload)
 
-        def resolved(handle: CommitHandle) -> None:
+        def on_resolved(handle: CommitHandle) -> None:
             failure = handle.failure
             self._outbox.put_now(answer if failure is None else self._refusal(request_id, failure))
 
-        reply.handle.when_resolved(resolved)
+        reply.handle.when_resolved(on_resolved)
         self._last = reply.handle
 
     def _refusal(self, request_id: str, error: NousdError) -> bytes:
         if isinstance(error, InvalidCommand):
             request_id = error.request_id or request_id
         head = cursor(self._services.hub.head)
-        return encode_error(request_id, error_boundary.wire_error(error, head=head))
+        return encode_error(request_id, error_boundary.to_wire_error(error, head=head))

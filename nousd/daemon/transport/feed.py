@@ -18,7 +18,7 @@ import trio
 from msgspec import UNSET
 
 from nousd.daemon import error_boundary
-from nousd.daemon.eventlog.event_filters import event_filter, position, pruned
+from nousd.daemon.eventlog.event_filters import check_pruned, event_filter, position
 from nousd.daemon.eventlog.hub import PAGE_BYTES, LineOf, whole_line
 from nousd.daemon.eventlog.normalized import NormalizedReader
 from nousd.daemon.eventlog.v1_scope import V1_FILTER, V1Scope
@@ -62,7 +62,7 @@ class _Heard(msgspec.Struct, frozen=True):
 
 async def serve_events(services: Services, stream: trio.abc.Stream) -> None:
     """Follow the log for one client until it disconnects or the daemon closes."""
-    with services.meters.subscribing():
+    with services.meters.count_subscriber():
         await _Feed(services, stream).serve()
 
 
@@ -138,7 +138,7 @@ class _Feed:
         """Write events as they come; return when the kernel does not take them all, or the next page is
         to be read, or at a line, the close or the next keep-alive.
         """
-        with self._services.hub.passing_on(self):
+        with self._services.hub.attach_reader(self):
             if self._current.keepalive_seconds == math.inf:
                 await self._notifier.wait()
             else:
@@ -227,7 +227,7 @@ class _Feed:
         connection.cancel()
 
     async def _hear(self, line: bytes | LineTooLong) -> None:
-        heard = _too_long() if isinstance(line, LineTooLong) else await self._understood(line)
+        heard = _too_long() if isinstance(line, LineTooLong) else await self._answer_line(line)
         if heard is None:
             return
         while self._heard is not None:
@@ -236,29 +236,31 @@ class _Feed:
         self._heard = heard
         self._notifier.notify()
 
-    async def _understood(self, line: bytes) -> _Heard | None:
+    async def _answer_line(self, line: bytes) -> _Heard | None:
         """Return the subscription and the response of a line; None if it is not a subscription."""
         if b"subscribe" not in line and b"\\" not in line:
             return None  # A flood of noise must not cost others a decoder's time for each line.
         request_id = ""
 
-        async def subscribed() -> _Heard | None:
+        async def accept_request() -> _Heard | None:
             nonlocal request_id
             request = decode_request(line)
             if request.type != "subscribe":
                 return None
             request_id = request.id
-            return await self._subscribed(request_id, convert_payload(request.payload, Subscribe))
+            return await self._accept_subscription(
+                request_id, convert_payload(request.payload, Subscribe)
+            )
 
-        heard = await error_boundary.contained(subscribed, "subscribe")
+        heard = await error_boundary.run_contained(accept_request, "subscribe")
         if isinstance(heard, InvalidCommand):
             return None
         if isinstance(heard, NousdError):
             head = cursor(self._services.hub.head)
-            return _Heard(encode_error(request_id, error_boundary.wire_error(heard, head=head)))
+            return _Heard(encode_error(request_id, error_boundary.to_wire_error(heard, head=head)))
         return heard
 
-    async def _subscribed(self, request_id: str, command: Subscribe) -> _Heard:
+    async def _accept_subscription(self, request_id: str, command: Subscribe) -> _Heard:
         head = self._services.hub.head
         start = position(command, head=head, default=head)
         after = start.after
@@ -269,7 +271,7 @@ class _Feed:
         answer = Subscribed(
             cursor=cursor(after),
             head=cursor(head),
-            pruned=await pruned(self._services.store, after, wanted, head=head),
+            pruned=await check_pruned(self._services.store, after, wanted, head=head),
             confirms=command.confirms or UNSET,
         )
         keepalive_seconds = command.keepalive_seconds or math.inf
@@ -284,7 +286,7 @@ class _Feed:
 def _scope_of(services: Services) -> V1Scope:
     """Return the v1 scope as clients see it now."""
     sessions = services.sessions
-    return V1Scope(sessions.committed_active_id, sessions.shown_running())
+    return V1Scope(sessions.committed_active_id, sessions.list_committed_running())
 
 
 def _too_long() -> _Heard:

@@ -64,18 +64,18 @@ async def open_listeners(
         if passed is None:
             paths = socket_paths(path)
             remove_stale(paths)
-            events = stack.enter_context(_bound(paths.events))
-            command = stack.enter_context(_bound(paths.command))
+            events = stack.enter_context(_bind(paths.events))
+            command = stack.enter_context(_bind(paths.command))
         else:
-            events = stack.enter_context(_listening(passed.events))
-            command = stack.enter_context(_listening(passed.command))
+            events = stack.enter_context(_open_listener(passed.events))
+            command = stack.enter_context(_open_listener(passed.command))
         yield Listeners(command, events)
 
 
 @contextmanager
-def _bound(path: Path) -> Iterator[trio.SocketListener]:
+def _bind(path: Path) -> Iterator[trio.SocketListener]:
     listening = listen(path)
-    with _listening(listening.socket) as listener:
+    with _open_listener(listening.socket) as listener:
         try:
             yield listener
         finally:
@@ -83,7 +83,7 @@ def _bound(path: Path) -> Iterator[trio.SocketListener]:
 
 
 @contextmanager
-def _listening(sock: socket.socket) -> Iterator[trio.SocketListener]:
+def _open_listener(sock: socket.socket) -> Iterator[trio.SocketListener]:
     listener = trio.SocketListener(trio.socket.from_stdlib_socket(sock))
     try:
         yield listener
