@@ -39,7 +39,7 @@ from nousd.daemon.runs.call_hooks import ExtensionCallHooks
 from nousd.daemon.runs.client_calls import ClientCalls
 from nousd.daemon.runs.model_inputs import ModelInputs
 from nousd.daemon.runs.outside_calls import record_refused
-from nousd.daemon.runs.recovery import close_what_can_be, close_what_is_open
+from nousd.daemon.runs.recovery import close_open_work, close_open_work_at_start
 from nousd.daemon.runs.registry import Runs
 from nousd.daemon.runs.runtimes import MakeRuntime, Runtimes
 from nousd.daemon.runs.services import RunServices
@@ -130,7 +130,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     """
     hub = Hub(deps.store)
     log = Log(deps.store, hub, deps.clock)
-    await close_what_can_be(deps.store, log, deps.clock)
+    await close_open_work_at_start(deps.store, log, deps.clock)
     defaults = await deps.store.defaults()
     # Before any command, so that none of them is one that is just being created.
     uncreated = await deps.store.uncreated_branches()
@@ -226,7 +226,7 @@ def _run_services(
     approvers: Approvers,
     agents: Mapping[str, MakeRuntime],
 ) -> RunServices:
-    recover = partial(close_what_is_open, deps.store, log, deps.clock)
+    recover = partial(close_open_work, deps.store, log, deps.clock)
     workdir = deps.workspaces.default.path
     sessions = Sessions(deps.store, log, deps.clock, defaults, recover=recover, workdir=workdir)
     window = deps.native.context_window or deps.models.largest_window()

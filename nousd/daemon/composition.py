@@ -151,7 +151,7 @@ def _log_ins() -> tuple[Path, ...]:
 
 def _select_environment(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
     """Return the variables of the daemon's environment that an agent program receives. One on a server
-    needs none: what is started here only reaches it.
+    needs none: the program started here only connects to it.
     """
     own = () if configured.mode == "server_side" else names
     named = dict.fromkeys((*own, *configured.env))

@@ -136,7 +136,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         services = await stack.enter_async_context(open_services(deps))
         ways = _Ways(listeners, beside, doors, _summary(settings, deps.models.default.model))
         look_for_cycles_seldom()
-        await _serve_until_told_to_stop(services, ways, signals, notifier)
+        await _serve_until_signal(services, ways, signals, notifier)
 
 
 async def _with_provider_found(settings: Settings) -> Settings:
@@ -168,7 +168,7 @@ def _prepare_folders(settings: Settings) -> None:
     mend_files(locations.state_files(settings.state_dir))
 
 
-async def _serve_until_told_to_stop(
+async def _serve_until_signal(
     services: Services, ways: _Ways, signals: AsyncIterator[int], notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
@@ -181,25 +181,25 @@ async def _serve_until_told_to_stop(
             connections.start_soon(
                 error_boundary.run_contained, served, "the way in beside the sockets"
             )
-        first = partial(prepare_first_run, services.closing, load_what_is_late)
+        first = partial(prepare_first_run, services.closing, load_late_modules)
         connections.start_soon(
             error_boundary.run_contained, first, "the preparation of the first run"
         )
         notifier.ready(ways.summary)
         _log.info("listening on %s", listeners.command.socket.getsockname())
         _log.info("%s", ways.summary)
-        told = await anext(signals)
+        number = await anext(signals)
         notifier.stopping()
-        _log.info("stopping: %s", signal.Signals(told).name)
+        _log.info("stopping: %s", signal.Signals(number).name)
         await shut_down(services)
         await ways.closing.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
     _log.info("stopped")
 
 
-def load_what_is_late() -> None:
-    """Import what the first answer does without. No command, run or tool waits for it then, and a
-    daemon whose files are replaced beneath it goes on with the code that it began with.
+def load_late_modules() -> None:
+    """Import the modules that the first answer does not need. No command, run or tool waits for it
+    then, and a daemon whose files are replaced beneath it goes on with the code that it began with.
     """
     import nousd.daemon.runs.run_hooks
     import nousd.daemon.runs.run_host

@@ -26,7 +26,7 @@ from nousd.admin.vacuum import vacuum
 from nousd.daemon.clock import SystemClock
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
-from nousd.daemon.runs.recovery import close_what_is_open
+from nousd.daemon.runs.recovery import close_open_work
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths.locks import lock_state_folder
 from nousd.store.sqlite import store as sqlite
@@ -54,7 +54,7 @@ async def start_daemon_on(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         clock = SystemClock()
         head = store.head
-        await close_what_is_open(store, Log(store, Hub(store), clock), clock)
+        await close_open_work(store, Log(store, Hub(store), clock), clock)
         assert await store.open_runs() == ()
         await append(store, created("after"), *a_run("after", "after"))
         assert store.head > head

@@ -70,12 +70,12 @@ def test_the_imports_include_the_builtin_tools_what_runs_need_and_every_handler(
 _AMONG = """
 import sys
 from nousd.daemon.commands import MODULES
-from nousd.daemon.serve import load_what_is_late
+from nousd.daemon.serve import load_late_modules
 late = {"nousd.tools.builtin.catalog", "nousd.daemon.runs.run_host", "nousd.daemon.runs.run_loop"}
 late |= {f"nousd.daemon.commands.{name}" for name in MODULES.values()}
 some = {"nousd.tools.builtin.catalog", "nousd.daemon.runs.run_host", "nousd.daemon.commands.inputs"}
 print(sorted(some & set(sys.modules)))
-load_what_is_late()
+load_late_modules()
 print(sorted(late - set(sys.modules)))
 """
 

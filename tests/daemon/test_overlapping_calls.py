@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
 from nousd.daemon.policy.permissions import RulePermissions
-from nousd.daemon.runs.recovery import close_what_is_open
+from nousd.daemon.runs.recovery import close_open_work
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.interface import Runtime
 from nousd.store.interface import Store
@@ -307,7 +307,7 @@ async def test_a_kill_leaves_every_call_with_its_result(tmp_path: Path) -> None:
             happened = await read(store)
         log = Log(killed, Hub(killed), FakeClock())
         await log.submit(log.encode(happened)).wait_committed()
-        assert await close_what_is_open(killed, log, FakeClock()) == 1
+        assert await close_open_work(killed, log, FakeClock()) == 1
         await check_log(killed, complete_after=0)
         told = [each.entry for each in await read(killed) if isinstance(each, events.EntryAppended)]
         results = [entry for entry in told if isinstance(entry, MessageEntry)][-6:]

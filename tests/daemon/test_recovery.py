@@ -12,7 +12,7 @@ from msgspec import UNSET
 from nousd.daemon.eventlog import log_walk
 from nousd.daemon.eventlog.hub import Hub
 from nousd.daemon.eventlog.log import Log
-from nousd.daemon.runs.recovery import close_what_is_open
+from nousd.daemon.runs.recovery import close_open_work
 from nousd.machine.session.queue import pending_counts
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
@@ -39,7 +39,7 @@ class Bench:
         await self.log.submit(self.log.encode(happened)).wait_committed()
 
     async def recover(self, **session: str) -> int:
-        return await close_what_is_open(self.store, self.log, self.clock, **session)
+        return await close_open_work(self.store, self.log, self.clock, **session)
 
     async def types_after(self, seq: int) -> list[str]:
         stored = await self.store.events_after(seq, EventFilter(), limit=1000, bytes_max=2**20)

@@ -101,8 +101,8 @@ class Hub:
 
     @contextmanager
     def attach_reader(self, reader: Reader) -> Iterator[None]:
-        """Pass on what is published while the block lasts, until the reader does not go on waiting. It
-        must have everything up to ``head``.
+        """Pass on published events while the block lasts, until the reader stops waiting. It must have
+        everything up to ``head``.
         """
         self._waiting[reader] = None
         try:

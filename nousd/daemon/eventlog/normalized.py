@@ -78,7 +78,7 @@ class NormalizedReader:
         return thread
 
     async def _rebuild_thread(self, event: StoredEvent) -> Thread:
-        """Return what the log says of a thread before one of its events."""
+        """Return the state of a thread before one of its events, folded from the log."""
         thread = Thread()
         wanted = EventFilter(run_id=event.run_id, types=REMEMBERED_TYPES)
         after = 0

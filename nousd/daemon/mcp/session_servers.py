@@ -250,7 +250,7 @@ def _approval_of(server: mcp.McpServer, folder: str) -> str:
 
 
 def _build_approval_events(live: LiveSession, approval: str) -> tuple[events.Event, ...]:
-    """Return the event that remembers an agreement, unless it is remembered."""
+    """Return the event that remembers an approval; none if it is remembered already."""
     approved = live.state.mcp_approved
     if approval in approved:
         return ()

@@ -87,7 +87,7 @@ def _faults(server: mcp.McpServer) -> Iterator[str]:
 
 
 def _find_literal_secrets(server: mcp.McpServer) -> Iterator[str]:
-    """Yield the values of a server that goes into the log and look like secrets."""
+    """Yield a fault for each value that looks like a secret and would go into the log."""
     for name, value in (server.env or {}).items():
         is_written_out = may_name_secret(name) and not has_reference(value)
         if is_written_out or _looks_secret(f"{name}={without_references(value)}"):

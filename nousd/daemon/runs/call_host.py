@@ -67,7 +67,7 @@ class LiveCallHost(ABC):
 
     @abstractmethod
     def get_skip_reason(self) -> PassedOver | None:
-        """See ``Asker.passed_over``."""
+        """Return why no answer is waited for any more; see ``Asker.passed_over``."""
 
     @abstractmethod
     def decide(self, decided: Sequence[Event]) -> CommitHandle:

@@ -186,7 +186,7 @@ async def encode_standalone_input(compiled: Compiled) -> Stored:
 
 
 async def _encode_input(chain: Chain | None, compiled: Compiled, likely: Rest | None) -> Stored:
-    """Encode and hash what is new; in a thread, if that takes so long that others would notice."""
+    """Encode and hash the new messages; in a thread, if that takes so long that others would notice."""
     store = partial(
         store_input,
         chain,

@@ -37,7 +37,7 @@ Ends = Callable[[], Awaitable[tuple[Event, ...]]]
 """Finds the closing events of a session."""
 
 
-async def close_what_is_open(
+async def close_open_work(
     store: Store, log: Log, clock: Clock, *, session_id: str | None = None
 ) -> int:
     """End every run and every client's call without an end; return their number.
@@ -78,12 +78,12 @@ async def close_what_is_open(
     return len(owing)
 
 
-async def close_what_can_be(store: Store, log: Log, clock: Clock) -> None:
-    """Close what is open, at the start. A failing disk does not keep the daemon from serving reads: the
-    rest is closed when its session is next used.
+async def close_open_work_at_start(store: Store, log: Log, clock: Clock) -> None:
+    """Close open runs and calls at the start. A failing disk does not keep the daemon from serving
+    reads: the rest is closed when its session is next used.
     """
     try:
-        await close_what_is_open(store, log, clock)
+        await close_open_work(store, log, clock)
     except StoreError as failure:
         _log.error("not everything that was interrupted could be closed: %s", failure)
 

@@ -96,7 +96,7 @@ class TaskTree:
 
     @contextmanager
     def track_task(self, task: RunInTree) -> Iterator[None]:
-        """While the block lasts, the run is as alive as the tasks that it waits for."""
+        """Keep the run as alive as the task that it waits for, while the block lasts."""
         self._tasks.add(task)
         try:
             yield

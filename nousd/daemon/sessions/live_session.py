@@ -182,7 +182,7 @@ class LiveSession:
 
     @contextmanager
     def retain_accepted(self) -> Iterator[None]:
-        """While the block lasts, keep in ``accepted`` every input that may have reached the log since
+        """Keep in ``accepted``, while the block lasts, every input that may have reached the log since
         the block began.
         """
         self._lookups += 1

@@ -53,14 +53,14 @@ class ScheduledDeletions:
         while True:
             self._changed = trio.Event()
             try:
-                wait = await self._delete_what_is_due(delete)
+                wait = await self._delete_due_sessions(delete)
             except StoreError as failure:
                 _log.error("a session was not deleted at its time: %s", failure)
                 wait = _LOOK_SECONDS
             with trio.move_on_after(wait):
                 await self._changed.wait()
 
-    async def _delete_what_is_due(self, delete: Delete) -> float:
+    async def _delete_due_sessions(self, delete: Delete) -> float:
         """Delete what is due; return the seconds until the next look."""
         while (scheduled := await self._store.next_deletion()) is not None:
             session_id, delete_at = scheduled

@@ -53,7 +53,7 @@ class _Subscription(msgspec.Struct, frozen=True):
     view: NormalizedReader | None = None
 
 
-class _Heard(msgspec.Struct, frozen=True):
+class _Response(msgspec.Struct, frozen=True):
     """The response to a line, and the subscription if the line is valid."""
 
     answer: bytes
@@ -83,7 +83,7 @@ class _Feed:
             _Subscription(services.hub.head, V1_FILTER, line_of=_scope_of(services).line_of)
         )
         self._unsent = memoryview(b"")
-        self._heard: _Heard | None = None
+        self._response: _Response | None = None
         self._answered = trio.Event()
         self._notifier = Notifier()
         self._written_at = trio.current_time()
@@ -107,8 +107,8 @@ class _Feed:
         while True:
             if self._unsent:
                 await self._send_rest()
-            if self._heard is not None:
-                await self._answer_what_was_heard()
+            if self._response is not None:
+                await self._write_responses()
             lines, self.position = await self._page()
             if lines:
                 await self._write(lines)
@@ -120,7 +120,7 @@ class _Feed:
             elif self.position < hub.head:
                 # A long stretch without a match must not block the others.
                 await trio.lowlevel.checkpoint()
-            elif self._heard is None:
+            elif self._response is None:
                 if self._services.closing.is_set():
                     return
                 await self._wait()
@@ -165,13 +165,13 @@ class _Feed:
         unsent, self._unsent = self._unsent, memoryview(b"")
         await self._send(unsent)
 
-    async def _answer_what_was_heard(self) -> None:
-        while self._heard is not None:
-            heard, self._heard = self._heard, None
+    async def _write_responses(self) -> None:
+        while self._response is not None:
+            response, self._response = self._response, None
             self._answered.set()
-            if heard.subscription is not None:
-                self._begin(heard.subscription)
-            await self._write(heard.answer)
+            if response.subscription is not None:
+                self._begin(response.subscription)
+            await self._write(response.answer)
 
     def _take_up(self, subscription: _Subscription) -> None:
         self._current = subscription
@@ -205,8 +205,8 @@ class _Feed:
         return self._written_at + self._current.keepalive_seconds
 
     def _keepalive(self, position: int) -> bytes:
-        told = Keepalive(cursor=cursor(position), head=cursor(self._services.hub.head))
-        return encode_response(self._current.request_id, told)
+        keepalive = Keepalive(cursor=cursor(position), head=cursor(self._services.hub.head))
+        return encode_response(self._current.request_id, keepalive)
 
     async def _stop_waiting_at_close(self) -> None:
         await self._services.closing.wait()
@@ -219,30 +219,30 @@ class _Feed:
         with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             while chunk := await self._stream.receive_some(READ_BYTES):
                 for line in splitter.feed(chunk):
-                    await self._hear(line)
+                    await self._receive_line(line)
             for line in splitter.end():
-                await self._hear(line)
+                await self._receive_line(line)
             # A client that ended its input may still listen; one that hung up does not.
             await _wait_hung_up(self._stream)
         connection.cancel()
 
-    async def _hear(self, line: bytes | LineTooLong) -> None:
-        heard = _too_long() if isinstance(line, LineTooLong) else await self._answer_line(line)
-        if heard is None:
+    async def _receive_line(self, line: bytes | LineTooLong) -> None:
+        response = _too_long() if isinstance(line, LineTooLong) else await self._answer_line(line)
+        if response is None:
             return
-        while self._heard is not None:
+        while self._response is not None:
             self._answered = trio.Event()
             await self._answered.wait()
-        self._heard = heard
+        self._response = response
         self._notifier.notify()
 
-    async def _answer_line(self, line: bytes) -> _Heard | None:
+    async def _answer_line(self, line: bytes) -> _Response | None:
         """Return the subscription and the response of a line; None if it is not a subscription."""
         if b"subscribe" not in line and b"\\" not in line:
             return None  # A flood of noise must not cost others a decoder's time for each line.
         request_id = ""
 
-        async def accept_request() -> _Heard | None:
+        async def accept_request() -> _Response | None:
             nonlocal request_id
             request = decode_request(line)
             if request.type != "subscribe":
@@ -252,15 +252,17 @@ class _Feed:
                 request_id, convert_payload(request.payload, Subscribe)
             )
 
-        heard = await error_boundary.run_contained(accept_request, "subscribe")
-        if isinstance(heard, InvalidCommand):
+        response = await error_boundary.run_contained(accept_request, "subscribe")
+        if isinstance(response, InvalidCommand):
             return None
-        if isinstance(heard, NousdError):
+        if isinstance(response, NousdError):
             head = cursor(self._services.hub.head)
-            return _Heard(encode_error(request_id, error_boundary.to_wire_error(heard, head=head)))
-        return heard
+            return _Response(
+                encode_error(request_id, error_boundary.to_wire_error(response, head=head))
+            )
+        return response
 
-    async def _accept_subscription(self, request_id: str, command: Subscribe) -> _Heard:
+    async def _accept_subscription(self, request_id: str, command: Subscribe) -> _Response:
         head = self._services.hub.head
         start = position(command, head=head, default=head)
         after = start.after
@@ -275,7 +277,7 @@ class _Feed:
             confirms=command.confirms or UNSET,
         )
         keepalive_seconds = command.keepalive_seconds or math.inf
-        return _Heard(
+        return _Response(
             encode_response(request_id, answer),
             _Subscription(
                 after, wanted, request_id, command.confirms, keepalive_seconds, view=view
@@ -289,9 +291,9 @@ def _scope_of(services: Services) -> V1Scope:
     return V1Scope(sessions.committed_active_id, sessions.list_committed_running())
 
 
-def _too_long() -> _Heard:
+def _too_long() -> _Response:
     words = f"line_too_long: a line on this socket has at most {SUBSCRIBE_BYTES_MAX} bytes"
-    return _Heard(encode_error("", InvalidCommand(words)))
+    return _Response(encode_error("", InvalidCommand(words)))
 
 
 async def _wait_hung_up(stream: trio.abc.Stream) -> None:
