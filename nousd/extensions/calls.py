@@ -65,11 +65,11 @@ class Caller:
             except BaseException as error:
                 if trio.current_effective_deadline() == -math.inf:
                     _reraise_cancellation(error)
-                raise ExtensionError(described(error, self._redact)) from error
+                raise ExtensionError(describe_error(error, self._redact)) from error
             # A function that swallows a cancellation is late all the same.
             if not limit.cancel_called:
                 return result
-        raise ExtensionTimedOut(function.lateness(timeout_seconds))
+        raise ExtensionTimedOut(function.describe_timeout(timeout_seconds))
 
 
 def _reraise_cancellation(error: BaseException) -> None:
@@ -102,8 +102,8 @@ class _Function:
         self._has_thread = True
         return self._handler(*args)
 
-    def lateness(self, seconds: float) -> str:
-        """Report a call that did not return in time, and its consequences."""
+    def describe_timeout(self, seconds: float) -> str:
+        """Describe a call that did not return in time, and its consequences."""
         if self._is_async:
             return f"did not return within {seconds:g} seconds"
         if not self._has_thread:
@@ -123,8 +123,8 @@ def _is_async(handler: Handler) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(own_call)
 
 
-def described(error: BaseException, redact: Redact = lambda text: text) -> str:
-    """Return an exception on one line; also for exceptions whose text cannot be made.
+def describe_error(error: BaseException, redact: Redact = lambda text: text) -> str:
+    """Describe an exception on one line, even if its text cannot be made.
 
     Args:
         redact: called before the text is cut, because a part of a secret would not be recognised.

@@ -30,8 +30,8 @@ from nousd.extensions.hooks import (
     RunBeginning,
     ToolCalled,
     ToolReturned,
-    checked,
-    copied,
+    copy_payload,
+    validate_answer,
 )
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 from nousd.wire.codec.decoding import convert
@@ -157,7 +157,7 @@ class Hooks:
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("input"):
-            match await self._asked(hook, given, failures):
+            match await self._ask_hook(hook, given, failures):
                 case ChangeInput(text):
                     given = msgspec.structs.replace(given, text=text)
                     changed_by.append(hook.extension)
@@ -173,7 +173,9 @@ class Hooks:
         added = [
             Instructions(hook.extension, answer.text)
             for hook in self._of("before_run")
-            if isinstance(answer := await self._asked(hook, beginning, failures), AddInstructions)
+            if isinstance(
+                answer := await self._ask_hook(hook, beginning, failures), AddInstructions
+            )
         ]
         return RunOutcome(tuple(added), tuple(failures))
 
@@ -181,7 +183,7 @@ class Hooks:
         """Notify handlers; they have no answer."""
         failures: list[Failure] = []
         for hook in self._of(name):
-            await self._asked(hook, payload, failures)
+            await self._ask_hook(hook, payload, failures)
         return tuple(failures)
 
     async def tool_call(self, called: ToolCalled, fit: Fit) -> CallOutcome:
@@ -205,7 +207,7 @@ class Hooks:
         self, hook: Hook, called: ToolCalled, fit: Fit, failures: list[Failure]
     ) -> Verdict:
         before = len(failures)
-        match await self._asked(hook, called, failures):
+        match await self._ask_hook(hook, called, failures):
             case BlockCall(reason):
                 return Verdict(hook.extension, True, reason)
             case ChangeArgs(args):
@@ -225,7 +227,7 @@ class Hooks:
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("tool_result"):
-            answer = await self._asked(hook, returned, failures)
+            answer = await self._ask_hook(hook, returned, failures)
             if isinstance(answer, ChangeResult):
                 is_error = returned.is_error if answer.is_error is None else answer.is_error
                 returned = msgspec.structs.replace(returned, text=answer.text, is_error=is_error)
@@ -238,7 +240,7 @@ class Hooks:
         """Ask whether something may happen, up to the first refusal."""
         failures: list[Failure] = []
         for hook in self._of(name):
-            answer = await self._asked(hook, payload, failures)
+            answer = await self._ask_hook(hook, payload, failures)
             if isinstance(answer, Cancel):
                 return SwitchOutcome(Cancelled(hook.extension, answer.reason), tuple(failures))
         return SwitchOutcome(None, tuple(failures))
@@ -246,15 +248,15 @@ class Hooks:
     def _of(self, name: HookName) -> Sequence[Hook]:
         return self._by_name.get(name, ())
 
-    async def _asked(
+    async def _ask_hook(
         self, hook: Hook, payload: HookPayload, failures: list[Failure]
     ) -> Answer | None:
         """Return a handler's answer; None if it failed, which is recorded."""
         try:
             answer = await hook.caller.call(
-                hook.handler, copied(payload), timeout_seconds=hook.timeout_seconds
+                hook.handler, copy_payload(payload), timeout_seconds=hook.timeout_seconds
             )
-            return self._without_secrets(checked(hook.name, answer))
+            return self._without_secrets(validate_answer(hook.name, answer))
         except ExtensionError as error:
             failures.append(_failure(hook, error))
             return None

@@ -258,14 +258,14 @@ HOOKS: Final[dict[HookName, HookKind]] = {
 T = TypeVar("T", bound=HookPayload)
 
 
-def copied(payload: T) -> T:
-    """Return a copy that shares no mutable value."""
+def copy_payload(payload: T) -> T:
+    """Return a copy of a payload that shares no mutable value with it."""
     if isinstance(payload, ToolCalled | ToolReturned):
         return msgspec.structs.replace(payload, args=msgspec.to_builtins(payload.args))
     return payload
 
 
-def checked(name: HookName, answer: object) -> Answer | None:
+def validate_answer(name: HookName, answer: object) -> Answer | None:
     """Return a validated copy of a handler's answer, independent of the extension's objects.
 
     Raises:

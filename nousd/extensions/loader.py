@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nousd.errors import ConfigError
-from nousd.extensions.calls import Redact, described
+from nousd.extensions.calls import Redact, describe_error
 from nousd.extensions.hook_chain import NO_HOOKS, Hooks
 from nousd.extensions.loaded import Extensions
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
@@ -35,7 +35,7 @@ _RESERVED_NAME: Final = "builtin"  # the source of our own tools
 Register = Callable[["ExtensionApi"], object]
 
 
-class _Found(NamedTuple):
+class _Extension(NamedTuple):
     """An imported extension. ``origin`` is its name in errors."""
 
     origin: str
@@ -65,15 +65,13 @@ def load_extensions(
         ConfigError: one line that names the extension and its fault.
     """
     try:
-        return _loaded_all(
-            tuple(paths), tuple(installed), demo=demo, redact=redact, secrets=secrets
-        )
+        return _load_all(tuple(paths), tuple(installed), demo=demo, redact=redact, secrets=secrets)
     except ConfigError as error:
         # The message of a failing module may contain anything that it knows.
         raise ConfigError(redact(str(error))) from error
 
 
-def _loaded_all(
+def _load_all(
     paths: tuple[Path, ...],
     installed: tuple[str, ...],
     *,
@@ -85,8 +83,8 @@ def _loaded_all(
         return Extensions()
     from nousd.extensions.api import ExtensionApi, Registered
 
-    known: dict[str, _Found] = {}
-    for found in _found(paths, installed, demo=demo):
+    known: dict[str, _Extension] = {}
+    for found in _import_all(paths, installed, demo=demo):
         if found.name in known:
             raise ConfigError(f"{found.origin}: there is another one called {found.name}")
         known[found.name] = found
@@ -101,22 +99,24 @@ def _loaded_all(
     )
 
 
-def _found(paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool) -> Iterator[_Found]:
+def _import_all(
+    paths: tuple[Path, ...], installed: tuple[str, ...], *, demo: bool
+) -> Iterator[_Extension]:
     if demo:
         from nousd.extensions.demo import register
 
-        yield _Found("extension demo", "demo", register, ())
+        yield _Extension("extension demo", "demo", register, ())
     for path in paths:
         yield _from_file(path)
     if installed:
         yield from _from_entry_points(installed)
 
 
-def _run(found: _Found, api: ExtensionApi) -> None:
+def _run(found: _Extension, api: ExtensionApi) -> None:
     try:
         found.register(api)
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{found.origin}: {described(error)}") from error
+        raise ConfigError(f"{found.origin}: {describe_error(error)}") from error
     api.close()
 
 
@@ -131,17 +131,17 @@ def _register_of(module: ModuleType, origin: str) -> Register:
 # --- files -----------------------------------------------------------------------------------
 
 
-def _from_file(path: Path) -> _Found:
+def _from_file(path: Path) -> _Extension:
     name, origin = path.stem, f"extension {path}"
     if path.suffix != ".py" or not EXTENSION_NAME.fullmatch(name) or name == _RESERVED_NAME:
         raise ConfigError(f"{origin}: must be called NAME.py, NAME like my_extension")
-    module = _imported(path, f"nousd_extension_{name}", origin)
+    module = _import_file(path, f"nousd_extension_{name}", origin)
     # Whoever can write the bytecode decides what the next start runs.
     places = (path, Path(importlib.util.cache_from_source(path)))
-    return _Found(origin, name, _register_of(module, origin), places)
+    return _Extension(origin, name, _register_of(module, origin), places)
 
 
-def _imported(path: Path, module_name: str, origin: str) -> ModuleType:
+def _import_file(path: Path, module_name: str, origin: str) -> ModuleType:
     """Import a file under a private name, so that it hides no other module and is not hidden by one."""
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -152,14 +152,14 @@ def _imported(path: Path, module_name: str, origin: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
-        raise ConfigError(f"{origin}: {described(error)}") from error
+        raise ConfigError(f"{origin}: {describe_error(error)}") from error
     return module
 
 
 # --- entry points ----------------------------------------------------------------------------
 
 
-def _from_entry_points(names: tuple[str, ...]) -> Iterator[_Found]:
+def _from_entry_points(names: tuple[str, ...]) -> Iterator[_Extension]:
     from importlib.metadata import entry_points
 
     there = entry_points(group=ENTRY_POINTS)
@@ -173,14 +173,14 @@ def _from_entry_points(names: tuple[str, ...]) -> Iterator[_Found]:
             raise ConfigError(f"extensions: several packages have an extension {name}")
         if not EXTENSION_NAME.fullmatch(name) or name == _RESERVED_NAME:
             raise ConfigError(f"{origin}: the name must be one like my_extension")
-        yield _Found(origin, name, _loaded(first, origin), tuple(_places_of(first)))
+        yield _Extension(origin, name, _load_entry_point(first, origin), tuple(_places_of(first)))
 
 
-def _loaded(entry: EntryPoint, origin: str) -> Register:
+def _load_entry_point(entry: EntryPoint, origin: str) -> Register:
     try:
         loaded = entry.load()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{origin}: {described(error)}") from error
+        raise ConfigError(f"{origin}: {describe_error(error)}") from error
     if isinstance(loaded, ModuleType):
         return _register_of(loaded, origin)
     if not callable(loaded):

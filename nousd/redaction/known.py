@@ -31,7 +31,7 @@ _TAIL: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KnownSecrets(Generic[AnyStr]):
-    """Known secrets as bytes or as texts; made by ``known_secrets``.
+    """Known secrets as bytes or as texts; made by ``compile_secrets``.
 
     Args:
         spellings: sorted.
@@ -51,15 +51,15 @@ class KnownSecrets(Generic[AnyStr]):
 
     def without(self, data: AnyStr, mark: AnyStr) -> AnyStr:
         """Return ``data`` with ``mark`` in the place of each secret."""
-        return self.pattern.sub(lambda _: mark, data) if self.are_in(data) else data
+        return self.pattern.sub(lambda _: mark, data) if self.has_match(data) else data
 
-    def are_in(self, data: AnyStr) -> bool:
+    def has_match(self, data: AnyStr) -> bool:
         """Return whether ``data`` holds a secret."""
         # Most texts have none, and finding that out is ten times as fast without the pattern.
         return len(data) >= self.shortest and any(spelling in data for spelling in self.spellings)
 
-    def begun(self, data: AnyStr) -> int:
-        """Return how much of the end of ``data`` may begin a secret that goes on behind it."""
+    def measure_partial(self, data: AnyStr) -> int:
+        """Return the length of the end of ``data`` that may be the beginning of a secret."""
         most = self.longest - 1 if data[-_TAIL:] in self.joined else _TAIL - 1
         for start in range(max(0, len(data) - most), len(data)):
             end = data[start:]
@@ -72,8 +72,8 @@ class KnownSecrets(Generic[AnyStr]):
         return 0
 
 
-def known_secrets(spellings: Iterable[AnyStr], bar: AnyStr) -> KnownSecrets[AnyStr]:
-    """Prepare the search for all of these spellings.
+def compile_secrets(spellings: Iterable[AnyStr], bar: AnyStr) -> KnownSecrets[AnyStr]:
+    """Compile the search for all of these spellings.
 
     Args:
         bar: the sign ``|``, of their type.
@@ -102,8 +102,8 @@ class SecretStream(Generic[AnyStr]):
         if not self._known.spellings:
             return chunk
         data = self._waiting + chunk
-        safe = len(data) - self._known.begun(data)
-        if self._known.are_in(data):
+        safe = len(data) - self._known.measure_partial(data)
+        if self._known.has_match(data):
             return self._without(data, safe)
         self._waiting = data[safe:]
         return data[:safe]
@@ -118,7 +118,7 @@ class SecretStream(Generic[AnyStr]):
             told += [data[done : found.start()], self._mark]
             done = found.end()
             if done > safe:
-                safe = len(data) - self._known.begun(data[done:])
+                safe = len(data) - self._known.measure_partial(data[done:])
         told.append(data[done:safe])
         self._waiting = data[safe:]
         return data[:0].join(told)

@@ -14,7 +14,7 @@ from nousd.redaction.known import (
     LONG_SECRET_CHARS_MIN,
     SECRET_CHARS_MIN,
     SecretStream,
-    known_secrets,
+    compile_secrets,
     spellings_of,
 )
 from nousd.redaction.rules import Rule, names_secret
@@ -46,8 +46,8 @@ class Redactor:
         self._spellings: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         self._long: set[str] = set()
-        self._known_texts = known_secrets(self._long, "|")
-        self._known_bytes = known_secrets(_encoded(self._long), b"|")
+        self._known_texts = compile_secrets(self._long, "|")
+        self._known_bytes = compile_secrets(_encode_spellings(self._long), b"|")
         for secret in secrets:
             self.add(secret)
 
@@ -62,8 +62,8 @@ class Redactor:
         self._pattern = re.compile("|".join(re.escape(spelling) for spelling in ordered))
         if len(secret) >= LONG_SECRET_CHARS_MIN:
             self._long.update(spellings_of(secret))
-            self._known_texts = known_secrets(self._long, "|")
-            self._known_bytes = known_secrets(_encoded(self._long), b"|")
+            self._known_texts = compile_secrets(self._long, "|")
+            self._known_bytes = compile_secrets(_encode_spellings(self._long), b"|")
 
     def redact_output(self, text: str) -> str:
         """Return a text of a tool or a model without the known secrets of at least
@@ -134,7 +134,7 @@ class Redactor:
             case dict():
                 return {
                     self.redact(name): (
-                        self._hidden(item)
+                        self._mask(item)
                         if self._rules and names_secret(name)
                         else self.redact_json(item)
                     )
@@ -143,30 +143,32 @@ class Redactor:
             case _:
                 return value
 
-    def _hidden(self, value: Any) -> Any:
+    def _mask(self, value: Any) -> Any:
         match value:
             case None | bool() | "":
                 return value
             case list():
-                return [self._hidden(item) for item in value]
+                return [self._mask(item) for item in value]
             case dict():
-                return {self.redact(name): self._hidden(item) for name, item in value.items()}
+                return {self.redact(name): self._mask(item) for name, item in value.items()}
             case _:
                 self._count("variable", 1)
-                return _marked("variable")
+                return _format_marker("variable")
 
     def _without(self, rule: Rule, text: str) -> str:
         times = 0
 
-        def replaced(found: re.Match[str]) -> str:
+        def replace_match(found: re.Match[str]) -> str:
             nonlocal times
             start, end = _place_of_secret(found)
             if start == end or text.startswith(REDACTED[:-1], start):
                 return found[0]
             times += 1
-            return f"{text[found.start() : start]}{_marked(rule.kind)}{text[end : found.end()]}"
+            return (
+                f"{text[found.start() : start]}{_format_marker(rule.kind)}{text[end : found.end()]}"
+            )
 
-        redacted = rule.pattern.sub(replaced, text)
+        redacted = rule.pattern.sub(replace_match, text)
         self._count(rule.kind, times)
         return redacted
 
@@ -175,7 +177,7 @@ class Redactor:
             self.counts[kind] += times
 
 
-def _encoded(spellings: Iterable[str]) -> Iterator[bytes]:
+def _encode_spellings(spellings: Iterable[str]) -> Iterator[bytes]:
     return (spelling.encode(errors="surrogateescape") for spelling in spellings)
 
 
@@ -199,5 +201,5 @@ def _place_of_secret(found: re.Match[str]) -> tuple[int, int]:
     return found.span() if not found.re.groups else (0, 0)
 
 
-def _marked(kind: str) -> str:
+def _format_marker(kind: str) -> str:
     return f"[redacted:{kind}]"

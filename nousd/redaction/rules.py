@@ -32,11 +32,11 @@ class Rule(NamedTuple):
     @property
     def pattern(self) -> re.Pattern[str]:
         # Compiled on first use: most processes never need it.
-        return _compiled(self.source)
+        return _compile(self.source)
 
 
 @functools.cache
-def _compiled(source: str) -> re.Pattern[str]:
+def _compile(source: str) -> re.Pattern[str]:
     return re.compile(source)
 
 
@@ -260,7 +260,7 @@ _SECRET_NAME: Final = rf"(?:{_NAMES}|{_any_case('authorization')})$|(?<=[a-z0-9]
 
 def names_secret(name: str) -> bool:
     """Return whether a variable, or a JSON key, of that name contains a secret."""
-    return _compiled(_SECRET_NAME).search(name) is not None
+    return _compile(_SECRET_NAME).search(name) is not None
 
 
 _LIKELY_NAME: Final = (
@@ -274,7 +274,7 @@ def may_name_secret(name: str) -> bool:
     knows, and others that often do not (``MAX_TOKENS``). For callers that only need caution, and remove
     nothing.
     """
-    return names_secret(name) or _compiled(_LIKELY_NAME).search(name) is not None
+    return names_secret(name) or _compile(_LIKELY_NAME).search(name) is not None
 
 
 def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:

@@ -40,7 +40,7 @@ def prepare_own_folder(path: Path, what: str) -> None:
             user or is not writable.
     """
     _create_missing(path, what)
-    with _opened(path, what) as descriptor:
+    with _open_directory(path, what) as descriptor:
         status = os.fstat(descriptor)
         _refuse_owner(status, {os.geteuid()}, f"the {what} {path}")
         if stat.S_IMODE(status.st_mode) & 0o777 != FOLDER_MODE:
@@ -115,8 +115,8 @@ def _create_missing(path: Path, what: str) -> None:
 
 
 @contextmanager
-def _opened(path: Path, what: str) -> Iterator[int]:
-    """Hold the directory itself, so that the checked one is also the changed one."""
+def _open_directory(path: Path, what: str) -> Iterator[int]:
+    """Open the directory itself, so that the checked one is also the changed one."""
     if path.is_symlink():
         raise ConfigError(f"the {what} {path} is a symbolic link; name the folder itself")
     try:
@@ -145,7 +145,7 @@ def is_mendable(status: os.stat_result, lock_file: Path) -> bool:
 
 def _without_writing(path: Path, what: str, status: os.stat_result) -> os.stat_result:
     """Take away the others' right to write in a directory; return its status then."""
-    with _opened(path.resolve(), what) as descriptor:
+    with _open_directory(path.resolve(), what) as descriptor:
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino):
             _change(descriptor, path, what, found, stat.S_IMODE(found.st_mode) & ~_OTHERS_WRITE)

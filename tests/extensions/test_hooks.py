@@ -32,7 +32,7 @@ from nousd.extensions.hooks import (
     ToolCalled,
     ToolReturned,
     TurnEnding,
-    checked,
+    validate_answer,
 )
 from nousd.wire.limits import TEXT_CHARS_MAX, TOOL_ARGUMENTS_CHARS_MAX
 from tests.extensions.registering import Register, hooks
@@ -352,7 +352,7 @@ def test_an_invalid_answer_is_refused_with_the_reason(name: Any, answer: Any, re
     from nousd.errors import ExtensionError
 
     with pytest.raises(ExtensionError) as caught:
-        checked(name, answer)
+        validate_answer(name, answer)
     assert reason in str(caught.value)
 
 
@@ -369,7 +369,7 @@ def test_an_invalid_answer_is_refused_with_the_reason(name: Any, answer: Any, re
     ],
 )
 def test_an_answer_at_its_limits_is_accepted(name: Any, answer: Any) -> None:
-    assert checked(name, answer) == answer
+    assert validate_answer(name, answer) == answer
 
 
 def test_there_are_exactly_nine_hooks() -> None:
