@@ -102,7 +102,7 @@ class Agent:
             await self._sessions.require_daemon()
             return await handler(params)
 
-    async def hear(self, method: str, params: Raw) -> None:
+    async def take_notification(self, method: str, params: Raw) -> None:
         """Take a notification of the editor; one that is unknown or cannot be read is ignored."""
         with suppress(msgspec.DecodeError, UnicodeError):
             if method == "session/cancel":
@@ -112,7 +112,7 @@ class Agent:
             elif method == "$/cancel_request":
                 self.rpc.withdraw(params)
 
-    async def puzzled(self, line: bytes) -> None:
+    async def take_unknown(self, line: bytes) -> None:
         """Take a line that is no message; it is answered, unless it is an answer to nothing."""
         try:
             said = decode_json(line)

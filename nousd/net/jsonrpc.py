@@ -35,7 +35,7 @@ CANCELLED: Final = -32800
 MessageId = int | str
 
 
-def readable(line: bytes) -> bytes:
+def require_readable(line: bytes) -> bytes:
     """Return a line of a program, whose parts can be decoded one after another.
 
     Raises:
@@ -89,12 +89,12 @@ class Peer(Protocol):
         """
         ...
 
-    async def hear(self, method: str, params: Raw) -> None:
+    async def take_notification(self, method: str, params: Raw) -> None:
         """Take a notification. The next line is read when this returns."""
         ...
 
-    async def puzzled(self, line: bytes) -> None:
-        """Take a line that is no message, or an answer to nothing."""
+    async def take_unknown(self, line: bytes) -> None:
+        """Take a line that is not a message, or that answers no request."""
         ...
 
     def end(self, failure: AgentFailed) -> None:
@@ -200,19 +200,19 @@ class JsonRpc:
     async def take(self, line: bytes) -> None:
         """Take a line of the program."""
         try:
-            message = decode_json(readable(line), type=_Message)
+            message = decode_json(require_readable(line), type=_Message)
         except msgspec.DecodeError:
-            await self._peer.puzzled(line)
+            await self._peer.take_unknown(line)
             return
         if isinstance(message.method, str):
             if message.id is UNSET or message.id is None:
-                await self._peer.hear(message.method, message.params)
+                await self._peer.take_notification(message.method, message.params)
             else:
                 await self._begin_answer(message.id, message.method, message.params)
             return
         waiting = self._waiting.get(message.id) if isinstance(message.id, int) else None
         if waiting is None or waiting.is_over.is_set():
-            await self._peer.puzzled(line)
+            await self._peer.take_unknown(line)
         elif message.error is not UNSET:
             waiting.settle(RpcError(message.error.code, message.error.message))
         else:

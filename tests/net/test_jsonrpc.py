@@ -44,10 +44,10 @@ class Bench:
                 raise AgentFailed("it ended")
         raise RpcError(METHOD_NOT_FOUND, method)
 
-    async def hear(self, method: str, params: msgspec.Raw) -> None:
+    async def take_notification(self, method: str, params: msgspec.Raw) -> None:
         pass
 
-    async def puzzled(self, line: bytes) -> None:
+    async def take_unknown(self, line: bytes) -> None:
         self.puzzles.append(line)
 
     def end(self, failure: AgentFailed) -> None:

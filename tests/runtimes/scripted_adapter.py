@@ -102,8 +102,8 @@ class ScriptedLife(AgentLife):
             await listener.delivered(steer.message_id)
         return result.text
 
-    async def hear(self, method: str, params: msgspec.Raw) -> None:
-        """See ``Peer.hear``."""
+    async def take_notification(self, method: str, params: msgspec.Raw) -> None:
+        """See ``Peer.take_notification``."""
         said = msgspec.json.decode(params)
         listener = self.listener
         if listener is None:
@@ -127,8 +127,8 @@ class ScriptedLife(AgentLife):
             case _:
                 await listener.unknown(method.encode())
 
-    async def puzzled(self, line: bytes) -> None:
-        """See ``Peer.puzzled``."""
+    async def take_unknown(self, line: bytes) -> None:
+        """See ``Peer.take_unknown``."""
         if self.listener is not None:
             await self.listener.unknown(line)
 

@@ -42,12 +42,12 @@ class FaultyLife(ScriptedLife):
         self._fail("stop")
         await super()._ask_to_stop()
 
-    async def hear(self, method: str, params: msgspec.Raw) -> None:
+    async def take_notification(self, method: str, params: msgspec.Raw) -> None:
         if method == "text" and self._where == "task":
             self._nursery.start_soon(self._fail_in_task)
         if method == "text":
             self._fail("message")
-        await super().hear(method, params)
+        await super().take_notification(method, params)
 
     async def _fail_in_task(self) -> None:
         self._fail("task")

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from nousd.net.jsonrpc import readable
+from nousd.net.jsonrpc import require_readable
 from nousd.tools.secrets_interface import Secrets
 from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
@@ -34,7 +34,7 @@ _MEDIA_TYPE: Final = "application/json"
 def cleaned(line: bytes, secrets: Secrets) -> bytes:
     """Return a line without secrets, also where JSON writes their characters in another way."""
     try:
-        value = decode_json(readable(line))
+        value = decode_json(require_readable(line))
     except msgspec.DecodeError:
         return secrets.redact_output(line.decode("utf-8", "replace")).encode(errors="replace")
     clean = secrets.redact_output_json(value)

@@ -208,8 +208,8 @@ class AcpLife(AgentLife):
 
     # --- what it says ------------------------------------------------------------------------
 
-    async def hear(self, method: str, params: Raw) -> None:
-        """See ``Peer.hear``."""
+    async def take_notification(self, method: str, params: Raw) -> None:
+        """See ``Peer.take_notification``."""
         if method == "$/cancel_request":
             self._rpc.withdraw(params)
             return
@@ -236,8 +236,8 @@ class AcpLife(AgentLife):
         elif head.session_update not in _PASSED_OVER:
             await listener.unknown(bytes(update))
 
-    async def puzzled(self, line: bytes) -> None:
-        """See ``Peer.puzzled``."""
+    async def take_unknown(self, line: bytes) -> None:
+        """See ``Peer.take_unknown``."""
         if self.listener is not None:
             await self.listener.unknown(line)
 

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from nousd.errors import AgentFailed, FailureCategory
-from nousd.net.jsonrpc import REQUESTS_MAX, RpcError, readable
+from nousd.net.jsonrpc import REQUESTS_MAX, RpcError, require_readable
 from nousd.runtimes.agents.claude import messages
 from nousd.runtimes.agents.interface import (
     UNTOLD,
@@ -156,7 +156,7 @@ class ClaudeLife(AgentLife):
     async def take(self, line: bytes) -> None:
         """See ``AgentLife.take``."""
         try:
-            head = decode_json(readable(line), type=messages.Head)
+            head = decode_json(require_readable(line), type=messages.Head)
             known = self._takers.get(head.type)
             if known is not None:
                 kind, taker = known

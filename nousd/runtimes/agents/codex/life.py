@@ -178,13 +178,13 @@ class CodexLife(AgentLife):
         super().end(failure)
         self._rpc.end(failure)
 
-    async def puzzled(self, line: bytes) -> None:
-        """See ``Peer.puzzled``."""
+    async def take_unknown(self, line: bytes) -> None:
+        """See ``Peer.take_unknown``."""
         if self.listener is not None:
             await self.listener.unknown(line)
 
-    async def hear(self, method: str, params: msgspec.Raw) -> None:
-        """See ``Peer.hear``."""
+    async def take_notification(self, method: str, params: msgspec.Raw) -> None:
+        """See ``Peer.take_notification``."""
         known = self._takers.get(method)
         try:
             if known is not None:
@@ -196,7 +196,7 @@ class CodexLife(AgentLife):
         except msgspec.DecodeError:
             known = None
         if method not in _PASSED_OVER:
-            await self.puzzled(encode_json({"method": method, "params": params}))
+            await self.take_unknown(encode_json({"method": method, "params": params}))
 
     async def _take_turn_started(self, note: messages.TurnNote) -> None:
         if self.listener is not None:

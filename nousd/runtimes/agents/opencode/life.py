@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from nousd.errors import AgentFailed, FailureCategory, RunFailed
-from nousd.net.jsonrpc import REQUESTS_MAX, readable
+from nousd.net.jsonrpc import REQUESTS_MAX, require_readable
 from nousd.runtimes.agents.interface import (
     AgentCall,
     AgentLife,
@@ -259,7 +259,7 @@ class OpencodeLife(AgentLife):
         HEARD.set(said)
         listener = self.listener
         try:
-            event = decode_json(readable(said), type=messages.Event)
+            event = decode_json(require_readable(said), type=messages.Event)
             known = self._takers.get(event.type)
             note = decode_json(event.properties, type=known[0] if known else messages.Note)
             if listener is None or note.session_id != self.agent_session_id:

@@ -119,14 +119,14 @@ class _Client:
         """See ``Peer.answer``."""
         return await self._tools.answer(method, params)
 
-    async def hear(self, method: str, params: Raw) -> None:
-        """See ``Peer.hear``."""
+    async def take_notification(self, method: str, params: Raw) -> None:
+        """See ``Peer.take_notification``."""
         if method == "notifications/cancelled":
             assert self._rpc is not None
             self._rpc.withdraw(params)
 
-    async def puzzled(self, line: bytes) -> None:
-        """See ``Peer.puzzled``: nothing is kept of it."""
+    async def take_unknown(self, line: bytes) -> None:
+        """See ``Peer.take_unknown``: nothing is kept of it."""
 
     def end(self, failure: AgentFailed) -> None:  # noqa: ARG002
         """See ``Peer.end``."""
