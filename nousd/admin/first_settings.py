@@ -19,7 +19,7 @@ from nousd.errors import ConfigError, ProviderError
 from nousd.providers.setup import auto
 from nousd.providers.setup.configured import make_configured
 from nousd.redaction.redactor import Redactor
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.sandbox.toolchains import find_toolchains
 
 SERVER_SECONDS: Final = 20.0
@@ -153,7 +153,7 @@ def other_server(api_base: str) -> Source:
 def toolchains() -> Mapping[str, Sequence[str]]:
     """Return the paths of each toolchain below the home, as they stand in the settings file."""
     home = Path.home()
-    found = find_toolchains(home, allowed_environment()["PATH"])
+    found = find_toolchains(home, filter_environment()["PATH"])
     return {each.name: [_spelled(path, home) for path in each.paths] for each in found}
 
 

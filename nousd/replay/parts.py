@@ -161,7 +161,7 @@ class RecordedTool:
     async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002
         return TOUCHES_NOTHING
 
-    def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+    def validate(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._calls and self._calls[0].invalid is not None:
             raise ToolArgumentsInvalid(self._calls.pop(0).invalid)
         return args

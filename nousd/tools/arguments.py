@@ -57,7 +57,7 @@ class Arguments(msgspec.Struct, frozen=True):
     struct: type[msgspec.Struct] | None = None
     aliases: Mapping[str, str] = {}
 
-    def checked(self, tool: str, given: object) -> Any:
+    def validate(self, tool: str, given: object) -> Any:
         """Return the validated arguments as a struct (or dict).
 
         Raises:
@@ -71,13 +71,13 @@ class Arguments(msgspec.Struct, frozen=True):
             if values.get(name) is None and "null" not in _types(rules):
                 values.pop(name, None)
             if name in values:
-                values[name] = _coerced(rules, values[name])
+                values[name] = _coerce(rules, values[name])
                 fault = _fault(rules, values[name])
             else:
                 fault = "is required" if name in required else None
             if fault:
                 raise ToolArgumentsInvalid(f"validation_failed: {tool}.{name} {fault}")
-        return values if self.struct is None else self._converted(tool, values)
+        return values if self.struct is None else self._convert(tool, values)
 
     def _with_own_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -86,7 +86,7 @@ class Arguments(msgspec.Struct, frozen=True):
         # The proper name wins over any other spelling, whichever came first.
         return values | {name: given[name] for name in given if name not in self.aliases}
 
-    def _converted(self, tool: str, values: dict[str, Any]) -> msgspec.Struct:
+    def _convert(self, tool: str, values: dict[str, Any]) -> msgspec.Struct:
         assert self.struct is not None
         try:
             return convert(values, self.struct)
@@ -104,16 +104,16 @@ def struct_arguments(
         TypeError: a field has a type that JSON does not have.
     """
     (root,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
-    schema = _inlined(root, definitions, ())
+    schema = _inline_definitions(root, definitions, ())
     # The struct's docstring is for us; the tool has its own name and description.
     for ours in ("title", "description"):
         schema.pop(ours, None)
     return Arguments(schema=schema, struct=struct, aliases=aliases or {})
 
 
-def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+def _inline_definitions(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
     if isinstance(node, list):
-        return [_inlined(item, definitions, inside) for item in node]
+        return [_inline_definitions(item, definitions, inside) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
@@ -121,11 +121,13 @@ def _inlined(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...])
         if name in inside:
             raise ValueError(f"{name} refers to itself")
         beside = {key: value for key, value in node.items() if key != "$ref"}
-        return _inlined(definitions[name], definitions, (*inside, name)) | beside
-    return _typed(_without_null({key: _inlined(v, definitions, inside) for key, v in node.items()}))
+        return _inline_definitions(definitions[name], definitions, (*inside, name)) | beside
+    return _add_type(
+        _without_null({key: _inline_definitions(v, definitions, inside) for key, v in node.items()})
+    )
 
 
-def _typed(node: dict[str, Any]) -> dict[str, Any]:
+def _add_type(node: dict[str, Any]) -> dict[str, Any]:
     """Give enumerations of words the type string: some models ask for it, and so does our checker."""
     words = node.get("enum")
     if words is None or "type" in node or not all(isinstance(word, str) for word in words):
@@ -148,7 +150,7 @@ def _types(rules: Mapping[str, Any]) -> tuple[str, ...]:
     return (types,) if isinstance(types, str) else tuple(types)
 
 
-def _coerced(rules: Mapping[str, Any], value: object) -> object:
+def _coerce(rules: Mapping[str, Any], value: object) -> object:
     types = _types(rules)
     if "integer" in types:
         if isinstance(value, float) and value.is_integer():

@@ -42,7 +42,7 @@ starts no daemon.
 """
 
 
-def allowed_environment() -> dict[str, str]:
+def filter_environment() -> dict[str, str]:
     """Return the allowed part of the daemon's environment, and ``INSIDE``."""
     found = {name: os.environ[name] for name in ALLOWED_VARIABLES if name in os.environ}
     found.setdefault("PATH", os.defpath)

@@ -44,8 +44,8 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
     def parameters(self) -> dict[str, Any]:
         return self.arguments.schema
 
-    def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
-        checked: msgspec.Struct | Mapping[str, Any] = self.arguments.checked(self.name, args)
+    def validate(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
+        checked: msgspec.Struct | Mapping[str, Any] = self.arguments.validate(self.name, args)
         return checked
 
     async def access(self, args: Any, context: ToolContext) -> Access:
@@ -108,7 +108,7 @@ def access_to(
     outside: dict[str, None] = {}
     links: dict[str, None] = {}
     for path in given:
-        real, followed = _resolved(path, context)
+        real, followed = _resolve_path(path, context)
         paths[real] = None
         links |= dict.fromkeys(followed)
         place = context.path_sandbox.beyond(path)
@@ -149,10 +149,10 @@ def real_path(given: str, context: ToolContext) -> str:
     """Return where a path leads, relative to the workspace, even if it does not exist yet; the given
     path if nothing can be opened or created there.
     """
-    return _resolved(given, context)[0]
+    return _resolve_path(given, context)[0]
 
 
-def _resolved(given: str, context: ToolContext) -> tuple[str, list[str]]:
+def _resolve_path(given: str, context: ToolContext) -> tuple[str, list[str]]:
     """Return ``real_path``, and the real paths of the links on the way."""
     try:
         return context.path_sandbox.real_and_links(given)

@@ -188,7 +188,7 @@ class Tool(Protocol):
         """The JSON Schema of the arguments, of type object."""
         ...
 
-    def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
+    def validate(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
         """Return validated arguments: aliases resolved, defaults applied.
 
         Raises:

@@ -43,7 +43,7 @@ def load_programs() -> None:
         _loaded[file] = importlib.import_module(module).main
 
 
-def loaded_program(argv: Sequence[str]) -> tuple[Main, list[str]] | None:
+def find_loaded_program(argv: Sequence[str]) -> tuple[Main, list[str]] | None:
     """Return the main function of the program that a command line runs, and its arguments; None if the
     program is not loaded here.
     """

@@ -78,9 +78,9 @@ class ToolRegistry(Mapping[str, Tool]):
         self._known = {name: together[name] for name in (*lasting, *ordered)}
         self._passing = passing
 
-    def owned_by(self, owner: str) -> ToolRegistry:
-        """Return the registry of an owner's own tools, whose names must differ from all others. It is
-        kept until ``disown``.
+    def ensure_registry(self, owner: str) -> ToolRegistry:
+        """Return the registry of an owner's own tools, whose names must differ from all others; create
+        it if needed. It is kept until ``disown``.
         """
         return self._owned.setdefault(owner, ToolRegistry())
 

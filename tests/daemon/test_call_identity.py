@@ -27,7 +27,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 def hash_of(tool: Any, **args: Any) -> str:
     """Return the hash of a call with these arguments, validated by its tool."""
-    return input_hash(tool.name, msgspec.to_builtins(tool.validated(args)))
+    return input_hash(tool.name, msgspec.to_builtins(tool.validate(args)))
 
 
 def of_calls(events: list[Event]) -> list[dict[str, Any]]:

@@ -208,7 +208,7 @@ async def test_a_server_added_again_starts_after_the_removed_one_has_ended(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[str] = []
-    may_end, connected = trio.Event(), server_module.McpServer._connected
+    may_end, connected = trio.Event(), server_module.McpServer._run_session
 
     async def slow_to_end(server: server_module.McpServer) -> None:
         order.append("begins")
@@ -219,7 +219,7 @@ async def test_a_server_added_again_starts_after_the_removed_one_has_ended(
                 await may_end.wait()
             order.append("ends")
 
-    monkeypatch.setattr(server_module.McpServer, "_connected", slow_to_end)
+    monkeypatch.setattr(server_module.McpServer, "_run_session", slow_to_end)
     async with daemon_with_mcp(short_folder, provider, stub) as kit:
         await kit.client.request("add_mcp", name="stub", command=list(COMMAND), tools=["echo"])
         await kit.until("ready")

@@ -75,7 +75,7 @@ async def tool(
     quiet_seconds: list[float] = []
     context = silent_context(quiet_seconds.append)
     with trio.fail_after(WAIT_SECONDS):
-        result = await found.run(found.validated(args or {}), context)
+        result = await found.run(found.validate(args or {}), context)
     assert quiet_seconds == [options.get("timeout_seconds", TIMEOUT_SECONDS)]
     return result
 
@@ -97,7 +97,7 @@ async def test_the_demo_tool_echoes_its_text() -> None:
         "properties": {"text": {"type": "string"}},
         "required": ["text"],
     }
-    result = await echo.run(echo.validated({"text": "ext"}), silent_context())
+    result = await echo.run(echo.validate({"text": "ext"}), silent_context())
     assert result == ToolResult(text="demo.echo:ext")
 
 
@@ -469,7 +469,7 @@ async def test_a_tool_has_the_access_that_its_extension_declares(
         lambda api: api.tool("t", "A tool.", shape, print, **options)
     ).tools
     context = msgspec.structs.replace(silent_context(), path_sandbox=PathSandbox(tmp_path))
-    assert await tool.access(tool.validated(args), context) == access
+    assert await tool.access(tool.validate(args), context) == access
 
 
 async def test_the_path_argument_may_be_a_field_of_a_struct(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ async def test_the_path_argument_may_be_a_field_of_a_struct(tmp_path: Path) -> N
         lambda api: api.tool("t", "A tool.", Named, print, **options)
     ).tools
     context = msgspec.structs.replace(silent_context(), path_sandbox=PathSandbox(tmp_path))
-    access = await tool.access(tool.validated({"file": "b.txt"}), context)
+    access = await tool.access(tool.validate({"file": "b.txt"}), context)
     assert access.paths == ("b.txt",)
 
 

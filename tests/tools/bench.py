@@ -63,7 +63,7 @@ class Bench:
         found = self.registry.get(tool)
         assert found is not None
         with trio.fail_after(self.seconds_max):
-            return await found.run(found.validated(args), self.context)
+            return await found.run(found.validate(args), self.context)
 
     async def text(self, tool: str, **args: Any) -> str:
         return (await self.call(tool, **args)).text

@@ -15,13 +15,13 @@ TOOLS: dict[str, Tool] = {tool.name: tool for tool in builtin_tools(allow_exec=T
 
 
 def fields(tool: str, args: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(TOOLS[tool].validated(args))
+    found: dict[str, Any] = msgspec.to_builtins(TOOLS[tool].validate(args))
     return found
 
 
 def fault(tool: str, args: dict[str, Any]) -> str:
     with pytest.raises(ToolArgumentsInvalid) as caught:
-        TOOLS[tool].validated(args)
+        TOOLS[tool].validate(args)
     return str(caught.value)
 
 
@@ -127,9 +127,9 @@ def test_nested_structs_are_inlined_in_the_schema_and_validated() -> None:
         "items": {"type": "array", "items": inner},
         "extra": inner,
     }
-    assert arguments.checked("t", {"items": [{"level": 2}]}) == Outer(items=[Inner(level=2)])
+    assert arguments.validate("t", {"items": [{"level": 2}]}) == Outer(items=[Inner(level=2)])
     with pytest.raises(ToolArgumentsInvalid, match=r"^validation_failed: t: .*\$\.items"):
-        arguments.checked("t", {"items": [{"level": 0}]})
+        arguments.validate("t", {"items": [{"level": 0}]})
 
 
 class Endless(msgspec.Struct):
@@ -164,10 +164,10 @@ SCHEMA: dict[str, Any] = {
 )
 def test_the_top_level_of_a_plain_schema_is_validated(args: dict[str, Any], text: str) -> None:
     with pytest.raises(ToolArgumentsInvalid) as caught:
-        Arguments(schema=SCHEMA).checked("t", args)
+        Arguments(schema=SCHEMA).validate("t", args)
     assert str(caught.value) == f"validation_failed: {text}"
 
 
 def test_a_plain_schema_keeps_all_given_arguments() -> None:
     args = {"mode": "slow", "tag": None, "more": [1]}
-    assert Arguments(schema=SCHEMA).checked("t", args) == args
+    assert Arguments(schema=SCHEMA).validate("t", args) == args

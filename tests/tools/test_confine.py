@@ -668,7 +668,7 @@ async def test_the_access_of_a_call_lists_a_path_outside_in_both_spellings(
 ) -> None:
     tool = asking_bench.registry.get("read")
     assert tool is not None
-    access = await tool.access(tool.validated({"path": "link_to_file"}), asking_bench.context)
+    access = await tool.access(tool.validate({"path": "link_to_file"}), asking_bench.context)
     assert access.outside == (str(asking_bench.outside.resolve() / "secret.txt"),)
     assert access.paths == ("link_to_file", "../outside/secret.txt")
 
@@ -683,7 +683,7 @@ async def test_a_call_with_too_many_paths_outside_cannot_be_approved(
         f"--- /dev/null\n+++ ../outside/{number}\n@@ -0,0 +1 @@\n+x\n"
         for number in range(OUTSIDE_PLACES_MAX + more)
     )
-    access = await tool.access(tool.validated({"patch": patch, "strip": 0}), asking_bench.context)
+    access = await tool.access(tool.validate({"patch": patch, "strip": 0}), asking_bench.context)
     assert len(access.outside) == (0 if more else OUTSIDE_PLACES_MAX)
 
 

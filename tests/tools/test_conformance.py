@@ -58,12 +58,12 @@ def test_the_schema_is_a_flat_object_schema_with_a_description_for_the_model(too
 @every_tool
 def test_minimal_arguments_fit_the_schema_and_are_accepted(tool: Tool) -> None:
     jsonschema_rs.validate(tool.parameters, MINIMAL[tool.name])
-    tool.validated(MINIMAL[tool.name])
+    tool.validate(MINIMAL[tool.name])
 
 
 @every_tool
 def test_unknown_arguments_are_ignored(tool: Tool) -> None:
-    assert tool.validated(MINIMAL[tool.name] | {"mood": 1}) == tool.validated(MINIMAL[tool.name])
+    assert tool.validate(MINIMAL[tool.name] | {"mood": 1}) == tool.validate(MINIMAL[tool.name])
 
 
 @every_tool
@@ -72,7 +72,7 @@ def test_a_missing_required_argument_is_named(tool: Tool) -> None:
         args = {name: value for name, value in MINIMAL[tool.name].items() if name != field}
         for incomplete in (args, args | {field: None}):
             with pytest.raises(ToolArgumentsInvalid) as caught:
-                tool.validated(incomplete)
+                tool.validate(incomplete)
             assert str(caught.value) == f"validation_failed: {tool.name}.{field} is required"
 
 
@@ -81,7 +81,7 @@ def test_an_argument_of_the_wrong_type_is_named(tool: Tool) -> None:
     for field, rules in tool.parameters["properties"].items():
         wrong = "no" if rules.get("type") == "array" else ["no"]
         with pytest.raises(ToolArgumentsInvalid) as caught:
-            tool.validated(MINIMAL[tool.name] | {field: wrong})
+            tool.validate(MINIMAL[tool.name] | {field: wrong})
         assert str(caught.value).startswith(f"validation_failed: {tool.name}.{field} must be ")
 
 
@@ -89,13 +89,13 @@ def test_an_argument_of_the_wrong_type_is_named(tool: Tool) -> None:
 def test_a_null_optional_argument_counts_as_absent(tool: Tool) -> None:
     optional = set(tool.parameters["properties"]) - set(tool.parameters.get("required", ()))
     nulls = dict.fromkeys(optional)
-    assert tool.validated(nulls | MINIMAL[tool.name]) == tool.validated(MINIMAL[tool.name])
+    assert tool.validate(nulls | MINIMAL[tool.name]) == tool.validate(MINIMAL[tool.name])
 
 
 @every_tool
 def test_arguments_that_are_not_an_object_are_refused(tool: Tool) -> None:
     with pytest.raises(ToolArgumentsInvalid, match="takes an object of arguments"):
-        tool.validated([])  # type: ignore[arg-type]
+        tool.validate([])  # type: ignore[arg-type]
 
 
 @every_tool
@@ -103,4 +103,4 @@ def test_text_that_is_not_valid_unicode_is_refused(tool: Tool) -> None:
     field, value = next(iter(MINIMAL[tool.name].items()), ("path", "."))
     bad = "\ud800" if isinstance(value, str) else [dict.fromkeys(value[0], "\ud800")]
     with pytest.raises(ToolArgumentsInvalid, match=f"{field} must be valid Unicode"):
-        tool.validated(MINIMAL[tool.name] | {field: bad})
+        tool.validate(MINIMAL[tool.name] | {field: bad})

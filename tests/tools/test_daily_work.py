@@ -15,7 +15,7 @@ import pytest
 
 from nousd.config.settings import Settings
 from nousd.daemon.policy.sandboxing import detector
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox.detect import SandboxName
 from tests.tools.daily_work import FOLDERS, JOBS, Job, Tree, tree_of
@@ -63,7 +63,7 @@ class Place:
         if name not in self._outside:
             job = JOBS[name]
             began = self.prepare(job)
-            env = {**allowed_environment(), "HOME": str(self.home)}
+            env = {**filter_environment(), "HOME": str(self.home)}
             codes = [
                 subprocess.run(
                     ["/bin/bash", "-c", text],

@@ -190,7 +190,7 @@ async def test_arguments_that_are_invalid_or_look_like_options_are_refused(
 def test_an_unknown_subcommand_is_refused() -> None:
     tool = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "git")
     with pytest.raises(ToolArgumentsInvalid, match="must be one of branch, diff, log, status, wor"):
-        tool.validated({"subcommand": "push"})
+        tool.validate({"subcommand": "push"})
 
 
 async def test_a_path_is_never_taken_for_an_option_or_pathspec_magic(
@@ -276,7 +276,7 @@ async def test_the_access_of_a_call_has_its_classes_and_paths(bench: Bench) -> N
     assert tool is not None
 
     async def facts(**arguments: Any) -> Access:
-        return await tool.access(tool.validated(arguments), bench.context)
+        return await tool.access(tool.validate(arguments), bench.context)
 
     assert await facts(subcommand="status") == Access(classes=frozenset({"read"}), is_confined=True)
     assert (await facts(subcommand="diff", path="x/../a")).paths == ("a",)

@@ -187,7 +187,7 @@ def added(path: str, content: str, before: str = "") -> str:
 async def access_of(bench: Bench, tool: str, **args: Any) -> Access:
     found = bench.registry.get(tool)
     assert found is not None
-    return await found.access(found.validated(args), bench.context)
+    return await found.access(found.validate(args), bench.context)
 
 
 def verdict(access: Access, mode: PermissionMode = "auto") -> str:

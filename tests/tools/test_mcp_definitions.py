@@ -13,7 +13,7 @@ from nousd.daemon.mcp.specs import SESSION_PREFIX
 from nousd.errors import ConfigError, ToolArgumentsInvalid
 from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Offered, definitions_of, tool_name
-from nousd.tools.mcp.spec import ServerSpec, filled_in
+from nousd.tools.mcp.spec import ServerSpec, expand_references
 from nousd.tools.process.message_limits import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
 from nousd.tools.registry import TOOL_NAME
 
@@ -91,17 +91,17 @@ def test_of_two_tools_with_one_name_the_first_is_used() -> None:
 )
 def test_a_schema_that_makes_no_sense_does_not_restrict_arguments(schema: dict[str, Any]) -> None:
     (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
-    assert tool.arguments.checked("t", {"a": "a" * 40 + "b"}) == {"a": "a" * 40 + "b"}
+    assert tool.arguments.validate("t", {"a": "a" * 40 + "b"}) == {"a": "a" * 40 + "b"}
     assert tool.schema == {**schema, "type": "object"}
 
 
 def test_arguments_are_validated_against_the_schema() -> None:
     schema = {"properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
     (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
-    assert tool.arguments.checked("t", {"n": 5, "more": 1}) == {"n": 5, "more": 1}
+    assert tool.arguments.validate("t", {"n": 5, "more": 1}) == {"n": 5, "more": 1}
     for wrong in ({}, {"n": 6}, {"n": "x"}):
         with pytest.raises(ToolArgumentsInvalid):
-            tool.arguments.checked("t", wrong)
+            tool.arguments.validate("t", wrong)
 
 
 def test_secrets_are_redacted_in_tool_definitions() -> None:
@@ -135,14 +135,14 @@ def test_variables_are_filled_in_and_their_values_are_reported() -> None:
     known: list[str] = []
     given = {"A": "Bearer ${TOKEN}", "B": "plain", "C": "${TOKEN}${OTHER}"}
     environ = {"TOKEN": "t0ken", "OTHER": "0ther"}
-    assert filled_in(given, environ, known.append) == {
+    assert expand_references(given, environ, known.append) == {
         "A": "Bearer t0ken",
         "B": "plain",
         "C": "t0ken0ther",
     }
     assert set(known) == {"t0ken", "0ther"}
     with pytest.raises(ConfigError, match="NONE is not set"):
-        filled_in({"A": "${NONE}"}, environ, known.append)
+        expand_references({"A": "${NONE}"}, environ, known.append)
 
 
 def test_the_repr_of_a_spec_contains_no_secret() -> None:

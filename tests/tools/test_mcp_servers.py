@@ -74,7 +74,7 @@ class Host:
         found = self.tools[f"mcp__stub__{tool}"]
         context = ToolContext(PathSandbox(self._workdir, ()), emit)
         with trio.fail_after(WAIT_SECONDS):
-            return await found.run(found.validated(args), context)
+            return await found.run(found.validate(args), context)
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from nousd.errors import ToolError
 from nousd.tools.builtin import patch
 from nousd.tools.builtin.patch import PATCH, Patch
-from nousd.tools.diff.hunks import put_in
+from nousd.tools.diff.hunks import apply_hunks
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs import file_changes
 from nousd.tools.fs.path_sandbox import PathSandbox
@@ -552,7 +552,7 @@ def test_a_diff_by_git_turns_the_old_file_into_the_new_one(
     text = diff_of(old, new, context)
     if text:
         (diff,) = parse(text, 2)
-        assert put_in(old.decode(), diff.hunks).text == new.decode()
+        assert apply_hunks(old.decode(), diff.hunks).text == new.decode()
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -567,7 +567,7 @@ def test_a_diff_applies_to_another_file_as_with_git_or_is_refused(
         return
     (diff,) = parse(text, 2)
     try:
-        ours = put_in(other.decode(), diff.hunks).text
+        ours = apply_hunks(other.decode(), diff.hunks).text
     except ToolError:
         return
     theirs = apply_with_git(other.decode(), text)

@@ -108,7 +108,7 @@ def test_an_owner_finds_everybodys_tools_and_its_own_and_nobody_elses(
     """The tools without an owner are everybody's."""
     registry, expected = ToolRegistry([READ]), dict[tuple[str, str], set[str]]()
     for owner, source, letters in steps:
-        own = registry.owned_by(owner) if owner else registry
+        own = registry.ensure_registry(owner) if owner else registry
         names = {f"{owner}_{source[-1]}_{letter}".lstrip("_") for letter in letters}
         own.replace_all(source, [of_source(name, source) for name in names])
         expected[owner, source] = names

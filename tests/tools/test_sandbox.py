@@ -566,9 +566,7 @@ async def test_the_arguments_network_and_unsandboxed_are_part_of_the_access(
     assert bash is not None
 
     async def facts(**arguments: object) -> Access:
-        return await bash.access(
-            bash.validated({"command": "x"} | arguments), sandbox_bench.context
-        )
+        return await bash.access(bash.validate({"command": "x"} | arguments), sandbox_bench.context)
 
     alone = Access(classes=frozenset({"exec"}), command="x", is_confined=True)
     outside = Access(classes=frozenset({"exec", "network"}), command="x", hosts=("*",))

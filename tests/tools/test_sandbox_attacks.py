@@ -803,7 +803,7 @@ bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bas
 context = ToolContext(
     path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], Chosen())
 )
-trio.run(bash.run, bash.validated({"command": sys.argv[3]}), context)
+trio.run(bash.run, bash.validate({"command": sys.argv[3]}), context)
 """
 
 

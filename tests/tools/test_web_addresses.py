@@ -182,7 +182,7 @@ async def test_the_access_of_a_call_names_its_host(bench: Bench) -> None:
         ("https://exämple.de/", "xn--exmple-cua.de"),
         ("nonsense", "nonsense"),
     ):
-        access = await tool.access(tool.validated({"url": url}), bench.context)
+        access = await tool.access(tool.validate({"url": url}), bench.context)
         assert access.classes == {"network"}
         assert (access.hosts, access.paths) == ((host,), ())
 
@@ -221,9 +221,9 @@ async def test_the_certificate_must_match_the_name_and_not_the_address(
             server.names[name] = [["127.0.0.1"]]
         reach = Reach(WebAllow(["127.0.0.1"]), resolve=server.resolve, tls=trusting)
         tool = web_fetch_tool(reach)
-        args = tool.validated({"url": f"https://tls.example:{server.port}/"})
+        args = tool.validate({"url": f"https://tls.example:{server.port}/"})
         assert (await tool.run(args, bench.context)).text.endswith("\n\nhello")
-        args = tool.validated({"url": f"https://other.example:{server.port}/"})
+        args = tool.validate({"url": f"https://other.example:{server.port}/"})
         with pytest.raises(ToolError, match=r"cannot be reached: .*certificate verify failed"):
             await tool.run(args, bench.context)
 

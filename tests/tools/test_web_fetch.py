@@ -62,7 +62,7 @@ def test_a_redirect_from_https_to_http_is_refused() -> None:
 
     response = httpx2.Response(302, headers={"Location": "http://example.com/"})
     with pytest.raises(ToolError, match="a redirect from https to http"):
-        web_request._redirected(httpx2.URL("https://example.com/"), response)
+        web_request._parse_redirect(httpx2.URL("https://example.com/"), response)
 
 
 # --- limits --------------------------------------------------------------------------------------

@@ -111,7 +111,7 @@ async def fetch(
     )
     tool = web_fetch_tool(reach)
     with trio.fail_after(WAIT_SECONDS):
-        return await tool.run(tool.validated({"url": url, **args}), bench.context)
+        return await tool.run(tool.validate({"url": url, **args}), bench.context)
 
 
 async def refusal(bench: Bench, url: str, **args: object) -> str:

@@ -16,7 +16,7 @@ from nousd.config.settings import SANDBOX_PATHS_MAX, Settings, variable_of
 from nousd.errors import RuleInvalid
 from nousd.machine.policy.rules import rules_in
 from nousd.runtime_paths import locations
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.process.supervisor import Ended, run_supervised
 from nousd.tools.sandbox import filter_listener, landlock
 from nousd.tools.sandbox.detect import Detector
@@ -79,7 +79,7 @@ def sandbox(world: World) -> Iterator[Check]:
 def toolchains(world: World) -> Iterator[Check]:
     """Check that commands in the sandbox see the toolchains below the home."""
     settings = world.settings
-    env = allowed_environment()
+    env = filter_environment()
     home = Path(env.get("HOME") or Path.home())
     closed = (settings.state_dir, *settings.extension, *settings.key_programs)
     found = find_toolchains(home, env["PATH"], closed)
@@ -135,7 +135,7 @@ def _run(argv: Sequence[str]) -> tuple[Ended, str]:
         return await run_supervised(
             argv,
             cwd=Path("/"),
-            env=allowed_environment(),
+            env=filter_environment(),
             on_output=output.extend,
             timeout_seconds=PROGRAM_SECONDS,
         )

@@ -207,7 +207,7 @@ class SessionServers:
             return
         folder = Path(self._workspaces.path_of(live.state))
         around = msgspec.structs.replace(self._around, workdir=folder)
-        self._keeper.keep(key, spec, self._tools.owned_by(live.session_id), around)
+        self._keeper.keep(key, spec, self._tools.ensure_registry(live.session_id), around)
 
     def _forget(self, session_id: str, added: _Added) -> None:
         own = self._added.get(session_id, {})

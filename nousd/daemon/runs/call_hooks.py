@@ -82,7 +82,7 @@ class _Fitted:
         self.args = args
 
     def fit(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        self.args = self._tool.validated(dict(args))
+        self.args = self._tool.validate(dict(args))
         fitted: Mapping[str, Any] = msgspec.to_builtins(self.args)
         return fitted
 

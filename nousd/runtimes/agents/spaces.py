@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 import trio
 
 from nousd.runtimes.agents.time_limits import REMOVAL_SECONDS
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.fs.deep_folders import remove_folder, walk
 from nousd.wire.objects.runtimes import DEFAULT_NAMESPACE, IsolationLevel
 
@@ -122,7 +122,7 @@ class Spaces:
             variables: those besides the allowed ones of any program.
         """
         withheld = self.withheld(namespace)
-        found = {**allowed_environment(), **variables}
+        found = {**filter_environment(), **variables}
         given = {name: value for name, value in found.items() if name not in withheld}
         if home is not None:
             given |= {"HOME": str(home)} | dict.fromkeys(

@@ -127,7 +127,7 @@ def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
     if tool is None:
         return input_hash(call.name, call.args)
     try:
-        return input_hash(call.name, msgspec.to_builtins(tool.validated(call.args)))
+        return input_hash(call.name, msgspec.to_builtins(tool.validate(call.args)))
     except ToolArgumentsInvalid:
         return input_hash(call.name, call.args)
 
@@ -169,7 +169,7 @@ def _fits(case: _Case) -> Refused | None:
             ToolArgumentsInvalid.code, "validation_failed: arguments are not a JSON object"
         )
     try:
-        case.args = case.tools[case.call.name].validated(case.call.args)
+        case.args = case.tools[case.call.name].validate(case.call.args)
     except ToolArgumentsInvalid as error:
         return Refused(error.code, str(error))
     return None

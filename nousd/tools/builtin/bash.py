@@ -63,7 +63,7 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
         network=args.network,
         timeout_seconds=args.timeout,
     )
-    return _told(await run_command(command, context))
+    return _build_result(await run_command(command, context))
 
 
 def _access(args: Bash, context: ToolContext) -> Access:
@@ -95,7 +95,7 @@ def _shell() -> str:
     )
 
 
-def _told(ran: ProcessResult) -> ToolResult:
+def _build_result(ran: ProcessResult) -> ToolResult:
     ended = ran.ended
     if ended.failure is not None:
         raise ToolError(f"bash_failed: the command {ended.failure}")

@@ -63,7 +63,7 @@ async def _edit(args: Edit, context: ToolContext) -> ToolResult:
 def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:
     with explain_os_errors("edit", args.path), path_sandbox.locate(args.path) as place:
         bom, text = read_text(place, args.path)
-        change = changed(text, args)
+        change = compute_change(text, args)
         replace_file(place, bom + change.after.encode())
     return change
 
@@ -73,11 +73,11 @@ def _access(args: Edit, context: ToolContext) -> Access:
     if is_attributes(real_parts(args.path, context)):
         # A fault is reported by the call itself, which then changes nothing.
         with suppress(ToolError, OSError), context.path_sandbox.locate(args.path) as place:
-            result = changed(read_text(place, args.path)[1], args).after.encode()
+            result = compute_change(read_text(place, args.path)[1], args).after.encode()
     return access_to_write({args.path: result}, context)
 
 
-def changed(text: str, args: Edit) -> Change:
+def compute_change(text: str, args: Edit) -> Change:
     """Apply the replacement in ``args``.
 
     Raises:

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from nousd.errors import ToolArgumentsInvalid, ToolError
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.function_tool import builtin, real_path
 from nousd.tools.interface import ToolContext, ToolResult
@@ -122,7 +122,7 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
             "git_failed: no sandbox works on this machine, and a repository can make git run"
             " programs; nousd doctor says why"
         )
-    changes = _changes(args)
+    changes = _is_change(args)
     if changes and args.subcommand == "worktree":
         await in_folder_thread(_make_ignored, context)
     line = Command(
@@ -130,20 +130,20 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
         sandbox=sandbox,
         timeout_seconds=TIMEOUT_SECONDS,
         variables=_VARIABLES if changes else {**_VARIABLES, **_LOOKING},
-        opened=_opened(args, context),
+        opened=_list_worktree_paths(args, context),
         is_read_only=not changes,
     )
-    closed = await _closed(args, line, context)
+    closed = await _find_denied(args, line, context)
     without = tuple(f":(exclude,literal){name}" for name in closed)
     ran = await run_command(
         msgspec.structs.replace(line, argv=(*line.argv, *without)),
         context,
     )
-    return _told(ran, len(closed))
+    return _build_result(ran, len(closed))
 
 
-async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
-    """Return the changed files that rules deny to reading.
+async def _find_denied(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
+    """Return the changed files whose reading is denied by rules.
 
     Raises:
         ToolError: ``git_failed``: they cannot be determined.
@@ -169,7 +169,7 @@ async def _closed(args: Git, line: Command, context: ToolContext) -> tuple[str, 
 
 
 def _access(args: Git, context: ToolContext) -> Access:
-    changes = _changes(args)
+    changes = _is_change(args)
     classes: set[ToolClass] = {"write", "exec"} if changes else {"read"}
     paths: tuple[str, ...] = ()
     if args.path is not None:
@@ -179,11 +179,11 @@ def _access(args: Git, context: ToolContext) -> Access:
     return Access(classes=frozenset(classes), paths=paths, is_confined=True)
 
 
-def _changes(args: Git) -> bool:
+def _is_change(args: Git) -> bool:
     return args.action != "list"
 
 
-def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
+def _list_worktree_paths(args: Git, context: ToolContext) -> tuple[Path, ...]:
     """Return the paths that belong to a worktree."""
     if args.subcommand == "worktree" and args.action == "delete" and args.name is not None:
         workdir = context.workdir
@@ -191,7 +191,7 @@ def _opened(args: Git, context: ToolContext) -> tuple[Path, ...]:
     return ()
 
 
-def _told(ran: ProcessResult, left_out: int) -> ToolResult:
+def _build_result(ran: ProcessResult, left_out: int) -> ToolResult:
     if ran.ended.failure is not None:
         raise ToolError(f"git_failed: git {ran.ended.failure}")
     closed = f"[left out, because rules close them to reading: {left_out}]" if left_out else None
@@ -201,7 +201,7 @@ def _told(ran: ProcessResult, left_out: int) -> ToolResult:
 def _program() -> str:
     import shutil
 
-    program = shutil.which("git", path=allowed_environment()["PATH"])
+    program = shutil.which("git", path=filter_environment()["PATH"])
     if program is None:
         raise ToolError("git_failed: git is not installed")
     return program
@@ -285,7 +285,7 @@ def _delete_worktree(args: Git) -> Iterator[str]:
     yield from ("worktree", "remove", f"{WORKTREES}/{_name(args, _WORKTREE)}")
 
 
-def _only_listed(args: Git) -> Iterator[str]:
+def _refuse_action(args: Git) -> Iterator[str]:
     raise ToolArgumentsInvalid(
         f"validation_failed: git.action must be list with {args.subcommand}, not {args.action}"
     )
@@ -293,7 +293,7 @@ def _only_listed(args: Git) -> Iterator[str]:
 
 _COMMANDS: Final[dict[tuple[str, str], Callable[[Git], Iterator[str]]]] = {
     **{
-        (subcommand, action): _only_listed
+        (subcommand, action): _refuse_action
         for subcommand in ("status", "log", "diff")
         for action in ("create", "delete")
     },

@@ -17,7 +17,7 @@ import trio
 from msgspec import Meta
 
 from nousd.errors import ToolError
-from nousd.tools.diff.hunks import put_in
+from nousd.tools.diff.hunks import apply_hunks
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs.file_changes import Change, Content, Parts, change_files
 from nousd.tools.fs.git_layout import is_attributes
@@ -118,20 +118,20 @@ class _Plan:
         target = source if diff.new in (None, diff.old) else self._file(diff.new)
         assert target is not None
         if source is None or source.after is None:
-            before = self._made(diff)
+            before = self._create_content(diff)
         else:
             before = source.after
         if target is not source and target.after is not None:
             raise _fault(diff.new, "is there already")
-        after, moved = self._patched(diff, before)
+        after, moved = self._apply_hunks(diff, before)
         if goes and source is not None:
             source.after = None
         target.after = None if diff.new is None else after
         if diff.new is None and after.data:
             raise _fault(diff.old, "is not empty without the lines that the patch removes")
-        return _told(diff, moved)
+        return _describe_diff(diff, moved)
 
-    def _made(self, diff: FileDiff) -> Content:
+    def _create_content(self, diff: FileDiff) -> Content:
         """Return the initial content of a file that the diff creates."""
         is_said = diff.old is None
         # ``diff -N`` gives both names, and a hunk that begins before the first line.
@@ -140,7 +140,7 @@ class _Plan:
             return Content(b"")
         raise _fault(diff.old, "is not there")
 
-    def _patched(self, diff: FileDiff, before: Content) -> tuple[Content, int]:
+    def _apply_hunks(self, diff: FileDiff, before: Content) -> tuple[Content, int]:
         before = _with_mode(before, is_executable=diff.is_executable)
         if not diff.hunks:
             return before, 0
@@ -150,7 +150,7 @@ class _Plan:
         # Bytes that are not UTF-8 stay unchanged, where no hunk touches them.
         text = before.data.decode("utf-8", "surrogateescape")
         try:
-            patched = put_in(text, diff.hunks, trio.from_thread.check_cancelled)
+            patched = apply_hunks(text, diff.hunks, trio.from_thread.check_cancelled)
         except ToolError as error:
             raise _fault(name, str(error)) from None
         data = patched.text.encode("utf-8", "surrogateescape")
@@ -211,7 +211,7 @@ def _with_mode(content: Content, *, is_executable: bool | None) -> Content:
     return content._replace(mode=runnable(content.mode) if is_executable else content.mode & ~0o111)
 
 
-def _told(diff: FileDiff, moved: int) -> str:
+def _describe_diff(diff: FileDiff, moved: int) -> str:
     added = sum(hunk.added for hunk in diff.hunks)
     removed = sum(hunk.removed for hunk in diff.hunks)
     name = shown(diff.new or diff.old or "")
@@ -231,9 +231,9 @@ def _fault(given: str | None, what: str) -> ToolError:
     return ToolError(f"patch_failed: {shown(given or '')}: {what}")
 
 
-def _touched(args: Patch, context: ToolContext) -> Access:
-    """Return every file of the patch. An unreadable patch changes nothing; running it reports the
-    fault.
+def _compute_access(args: Patch, context: ToolContext) -> Access:
+    """Return the footprint of a patch: all its files. An unreadable patch changes nothing; running it
+    reports the fault.
     """
     try:
         diffs = parse(args.patch, args.strip)
@@ -246,14 +246,14 @@ def _touched(args: Patch, context: ToolContext) -> Access:
         if diff.new is not None:
             results[diff.new] = b""
     if any(is_attributes(real_parts(name, context)) for name in results):
-        results |= _planned(context.path_sandbox, diffs, results)
+        results |= _compute_results(context.path_sandbox, diffs, results)
     return access_to_write(results, context)
 
 
-def _planned(
+def _compute_results(
     path_sandbox: PathSandbox, diffs: Sequence[FileDiff], names: Iterable[str]
 ) -> dict[str, bytes | None]:
-    """Return what the files hold after the patch; nothing if it does not fit."""
+    """Return the contents of the files after the patch; empty if it does not fit."""
     plan = _Plan(path_sandbox)
     try:
         for diff in diffs:
@@ -271,5 +271,5 @@ PATCH = builtin(
     _patch,
     dict.fromkeys(("diff", "patch_text", "patchText", "input"), "patch")
     | dict.fromkeys(("dry_run", "check"), "dryRun"),
-    access_of=_touched,
+    access_of=_compute_access,
 )

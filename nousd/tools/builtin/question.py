@@ -29,10 +29,10 @@ class Question(msgspec.Struct, frozen=True):
 
 async def _ask(args: Question, context: ToolContext) -> ToolResult:
     answers = await context.ask_user(args.questions)
-    return head_of(told(args.questions, answers), context.secrets)
+    return head_of(format_answers(args.questions, answers), context.secrets)
 
 
-def told(questions: Sequence[UserQuestion], answers: UserAnswers) -> str:
+def format_answers(questions: Sequence[UserQuestion], answers: UserAnswers) -> str:
     """Return questions and answers as text for the model."""
     pairs = zip(questions, answers, strict=True)
     return "\n\n".join(f"{asked.question}\n{_words(answer)}" for asked, answer in pairs)

@@ -68,7 +68,7 @@ def _result(context: ToolContext, args: Read) -> ToolResult:
         page = _page(file, begun, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX))
         is_cut = _is_cut(page, args)
         full = _whole(file, page.data, args.limit, context.secrets) if is_cut else None
-    text = b"\n".join(_shown(page, context.secrets)).decode("utf-8", "replace")
+    text = b"\n".join(_redact_cut_line(page, context.secrets)).decode("utf-8", "replace")
     return ToolResult(text + _note(page, args.offset), full=full)
 
 
@@ -113,13 +113,13 @@ def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
     lines = data.split(b"\n", lines_max)
     more = len(lines) > lines_max or not ended
     lines = lines[:lines_max]
-    fitting = _fitting(lines)
+    fitting = _count_fitting(lines)
     if fitting == 0:
         return Page(lines[:1], more or len(lines) > 1, cut=True, data=data)
     return Page(lines[:fitting], more or fitting < len(lines), cut=False, data=data)
 
 
-def _shown(page: Page, secrets: Secrets) -> list[bytes]:
+def _redact_cut_line(page: Page, secrets: Secrets) -> list[bytes]:
     if not page.cut:
         return page.lines
     # Redacted before it is cut, because a part of a secret would not be recognised.
@@ -147,7 +147,7 @@ def _whole(file: BinaryIO, begun: bytes, lines_max: int | None, secrets: Secrets
     return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
 
 
-def _fitting(lines: list[bytes]) -> int:
+def _count_fitting(lines: list[bytes]) -> int:
     """Return how many lines fit into a result."""
     size = 0
     for count, line in enumerate(lines):

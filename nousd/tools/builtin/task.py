@@ -35,8 +35,8 @@ class TaskArguments(msgspec.Struct, frozen=True, kw_only=True):
 class _TaskTool(FunctionTool, frozen=True, kw_only=True):
     """A single task may also be given without a list around it."""
 
-    def validated(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
-        return super().validated(
+    def validate(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
+        return super().validate(
             args if "tasks" in args or "prompt" not in args else {"tasks": [args]}
         )
 
@@ -47,9 +47,9 @@ async def _run(args: TaskArguments, context: ToolContext) -> ToolResult:
     results = await context.tasks.run(args.tasks, context.emit)
     headings = _headings(results)
     bodies = ["\n".join(filter(None, (result.error, result.text))) for result in results]
-    whole = within_bounds(_joined(headings, bodies).encode("utf-8", "replace"))
+    whole = within_bounds(_join_sections(headings, bodies).encode("utf-8", "replace"))
     assert isinstance(whole, bytes)
-    shown = _joined(headings, [_beginning(body, len(bodies)) for body in bodies])
+    shown = _join_sections(headings, [_beginning(body, len(bodies)) for body in bodies])
     return ToolResult(
         text=f"{shown}\n\n[The whole of this: artifact {digest(whole)}]",
         is_error=all(result.status != "completed" for result in results),
@@ -66,7 +66,7 @@ def _headings(results: Sequence[TaskResult]) -> list[str]:
     return headings
 
 
-def _joined(headings: Sequence[str], bodies: Sequence[str]) -> str:
+def _join_sections(headings: Sequence[str], bodies: Sequence[str]) -> str:
     return "\n\n".join(f"{each}\n{body}" for each, body in zip(headings, bodies, strict=True))
 
 

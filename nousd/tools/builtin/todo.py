@@ -56,12 +56,12 @@ class TodoList(msgspec.Struct, frozen=True):
 
 
 async def _todo(args: TodoList, context: ToolContext) -> ToolResult:
-    todos = listed(args.todos)
+    todos = build_list(args.todos)
     await context.set_todos(todos)
     return ToolResult("\n".join(map(_line, todos)) or "The list is empty.")
 
 
-def listed(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
+def build_list(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
     """Return the items of a list, with unique names.
 
     Raises:

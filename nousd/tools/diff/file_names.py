@@ -27,11 +27,11 @@ class Names(NamedTuple):
     new: str | None
 
 
-def moved_names(said: dict[str, str]) -> Names | None:
+def parse_moved_names(said: dict[str, str]) -> Names | None:
     """Return the names of a renamed or copied file."""
     for verb in ("rename", "copy"):
         if f"{verb} from" in said and f"{verb} to" in said:
-            return Names(unquoted(said[f"{verb} from"]), unquoted(said[f"{verb} to"]))
+            return Names(unquote(said[f"{verb} from"]), unquote(said[f"{verb} to"]))
     return None
 
 
@@ -39,7 +39,7 @@ def git_names(text: str) -> Names | None:
     """Return the two names of a ``diff --git`` line; None if they belong to different files."""
     if text.startswith('"'):
         end = text.find('" ', 1) + 1
-        return Names(unquoted(text[:end]), unquoted(text[end + 1 :])) if end else None
+        return Names(unquote(text[:end]), unquote(text[end + 1 :])) if end else None
     # Names may contain spaces; the two names of one file are equally long.
     middle = len(text) // 2
     return Names(text[:middle], text[middle + 1 :]) if text[middle : middle + 1] == " " else None
@@ -54,8 +54,8 @@ def common_strip(names: Names) -> int:
     return int(names.old != names.new and old == new != "")
 
 
-def unquoted(name: str) -> str:
-    """Return a name that git has quoted because of its characters."""
+def unquote(name: str) -> str:
+    """Return a name without the quotes and escapes of git."""
     if len(name) < 2 or not (name.startswith('"') and name.endswith('"')):
         return name
 

@@ -19,16 +19,16 @@ _SHOWN_CHARS: Final = 80
 _BOM: Final = "\ufeff"
 
 
-class Patched(NamedTuple):
+class PatchedText(NamedTuple):
     """A text with applied hunks; ``moved`` counts those that were not at their line numbers."""
 
     text: str
     moved: int
 
 
-def put_in(
+def apply_hunks(
     text: str, hunks: Sequence[Hunk], between: Callable[[], object] = lambda: None
-) -> Patched:
+) -> PatchedText:
     """Return the text with all hunks applied, in order.
 
     Args:
@@ -40,7 +40,7 @@ def put_in(
     failure: ToolError | None = None
     for before, rest, readable in _readings(text, hunks):
         try:
-            patched = _put_in(rest, readable, between)
+            patched = _apply_reading(rest, readable, between)
         except ToolError as error:
             failure = failure or error
         else:
@@ -66,7 +66,7 @@ def _with_crlf(hunk: Hunk) -> Hunk:
     return hunk._replace(old=old, new=new)
 
 
-def _put_in(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> Patched:
+def _apply_reading(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> PatchedText:
     pieces: list[str] = []
     cursor, line, drift, moved = 0, 1, 0, 0
     for hunk in hunks:
@@ -80,7 +80,7 @@ def _put_in(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> 
         pieces += [text[cursor:at], *hunk.new]
         cursor = at + len(old)
         line += old.count("\n")
-    return Patched("".join([*pieces, text[cursor:]]), moved)
+    return PatchedText("".join([*pieces, text[cursor:]]), moved)
 
 
 def _offset(text: str, cursor: int, lines: int) -> int | None:
@@ -141,11 +141,11 @@ def _difference(text: str, hunk: Hunk, expected: int | None) -> str:
     for number, wanted in enumerate(hunk.old):
         found = lines[number] if number < len(lines) else ""
         if found != wanted:
-            return f"expected {_quoted(wanted)}, found {_quoted(found) if found else 'the end'}"
+            return f"expected {_quote_line(wanted)}, found {_quote_line(found) if found else 'the end'}"
     return "the lines stand there, but not as the last ones"
 
 
-def _quoted(line: str) -> str:
+def _quote_line(line: str) -> str:
     return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from nousd.errors import ToolError
-from nousd.tools.diff.file_names import Names, common_strip, git_names, moved_names, unquoted
+from nousd.tools.diff.file_names import Names, common_strip, git_names, parse_moved_names, unquote
 from nousd.tools.fs.path_errors import shown
 
 _NOTHING: Final = "/dev/null"
@@ -126,7 +126,7 @@ class _Reader:
         self._at += 1
         said = self._git_headers()
         self._refuse_binary()
-        moved = moved_names(said)
+        moved = parse_moved_names(said)
         names = self._names_of(moved or header)
         hunks = self._hunks()
         if moved is not None:
@@ -191,7 +191,7 @@ class _Reader:
         for _ in range(2):
             name, _tab, stamp = self._line()[4:].partition("\t")
             is_nothing = name == _NOTHING or _BEFORE_ALL_TIME.match(stamp)
-            names.append(None if is_nothing else unquoted(name))
+            names.append(None if is_nothing else unquote(name))
             self._at += 1
         if names == [None, None]:
             raise self._fault("neither name is a file's", self._at - 1)

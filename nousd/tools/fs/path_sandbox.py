@@ -42,7 +42,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from nousd.errors import ConfigError, ToolError
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.fs.hard_links import ClosedFiles
 from nousd.tools.fs.outside_paths import (
     KERNEL_PLACES,
@@ -352,7 +352,7 @@ def _expanded(given: str) -> str:
     if not given.startswith("~") and "$" not in given:
         return given
     # Only allowed variables: a file name must not become a way to read a secret.
-    variables = allowed_environment()
+    variables = filter_environment()
     if given == "~" or given.startswith("~/"):
         given = variables.get("HOME", "~") + given[1:]
     return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), given)

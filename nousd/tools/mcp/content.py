@@ -43,17 +43,17 @@ def _block(block: Mapping[str, Any]) -> str:
         return _resource(block["resource"])
     if kind == "resource_link":
         return f"[link {_short(block.get('name', ''))}: {_short(block['uri'])}]"
-    return _described(str(kind), block.get("mimeType"), block.get("data", ""))
+    return _describe_data(str(kind), block.get("mimeType"), block.get("data", ""))
 
 
 def _resource(resource: Mapping[str, Any]) -> str:
     uri = _short(resource["uri"])
     if "text" in resource:
         return f"[resource {uri}]\n{resource['text']}"
-    return _described(f"resource {uri}", resource.get("mimeType"), resource.get("blob", ""))
+    return _describe_data(f"resource {uri}", resource.get("mimeType"), resource.get("blob", ""))
 
 
-def _described(kind: str, media_type: object, data: str) -> str:
+def _describe_data(kind: str, media_type: object, data: str) -> str:
     media = f", {_short(media_type)}" if media_type else ""
     size = len(data) * 3 // 4 - data[-2:].count("=")
     return f"[{kind}{media}, {size} bytes; it stands in the artifact of this result]"

@@ -72,7 +72,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await self._pace.take(0)
         with ExitStack() as waiting:
-            awaited = waiting.enter_context(self.answers.awaiting(request))
+            awaited = waiting.enter_context(self.answers.expect_answer(request))
             try:
                 response = await awaited.wait(self._inner.handle_async_request(request))
             except httpx2.SSEError:
@@ -127,10 +127,10 @@ class _BoundedStream(httpx2.AsyncByteStream):
             size += len(chunk)
             if size > self._bytes_max:
                 raise httpx2.ReadError(f"the answer has more than {self._bytes_max} bytes")
-            values = self._bearable(self._lines.feed(chunk))
+            values = self._check_values(self._lines.feed(chunk))
             await self._pace.take(len(chunk), messages=chunk.count(b"data:"), values=values)
             yield chunk
-        await self._pace.take(0, messages=0, values=self._bearable(self._lines.finish()))
+        await self._pace.take(0, messages=0, values=self._check_values(self._lines.finish()))
 
     async def _next(self, chunks: AsyncIterator[bytes]) -> bytes | None:
         try:
@@ -141,7 +141,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
             # The SDK takes this for the end of the answer, not of the connection.
             raise httpx2.StreamClosed from None
 
-    def _bearable(self, values: int) -> int:
+    def _check_values(self, values: int) -> int:
         if self._lines.most > MCP_MESSAGE_VALUES_MAX:
             raise httpx2.ReadError(f"a message has more than {MCP_MESSAGE_VALUES_MAX} values")
         return values
@@ -210,8 +210,8 @@ class Answers:
         return len(self._awaited)
 
     @contextmanager
-    def awaiting(self, request: httpx2.Request) -> Iterator[Awaited]:
-        """Provide the answer to a request, which is awaited while the block lasts."""
+    def expect_answer(self, request: httpx2.Request) -> Iterator[Awaited]:
+        """Yield the answer to a request, which is awaited while the block lasts."""
         message = _message_of(request)
         params = message.params if message.method == _CANCELLED else None
         awaited = Awaited(None if params is None else params.request_id)

@@ -18,11 +18,11 @@ import msgspec
 import trio
 
 from nousd.errors import ConfigError, ToolError, ToolServerFailed
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.mcp.content import result_of
 from nousd.tools.mcp.definitions import Definition, Definitions, definitions_of
-from nousd.tools.mcp.spec import ServerSpec, filled_in
+from nousd.tools.mcp.spec import ServerSpec, expand_references
 from nousd.tools.output.tool_output import OutputStream
 from nousd.tools.registry import ToolRegistry
 from nousd.wire.objects.policy import ExecutedBy, ExecutionEnv
@@ -143,24 +143,24 @@ class McpServer:
     async def _lifetime(self) -> str:
         """Connect; return why the connection ended."""
         try:
-            await self._connected()
+            await self._run_session()
         except (ConfigError, ToolError) as error:
             return self._around.redact(str(error))
         finally:
             self._session = None
         raise AssertionError("a connection does not end by itself")
 
-    async def _connected(self) -> None:
+    async def _run_session(self) -> None:
         # In a thread, because reading so much code takes half a second.
         module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
         spec, around = self.spec, self._around
         own, headers = spec.env, spec.headers
         if not spec.is_literal:
-            own = filled_in(own, around.environ, around.secret)
-            headers = filled_in(headers, around.environ, around.secret)
+            own = expand_references(own, around.environ, around.secret)
+            headers = expand_references(headers, around.environ, around.secret)
         async with module.open_session(
             spec,
-            env={**allowed_environment(), **own},
+            env={**filter_environment(), **own},
             headers=headers,
             workdir=around.workdir,
             redact=around.redact,
@@ -347,8 +347,8 @@ class McpTool(msgspec.Struct, frozen=True):
     def parameters(self) -> dict[str, Any]:
         return self.definition.schema
 
-    def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        checked: Mapping[str, Any] = self.definition.arguments.checked(self.name, args)
+    def validate(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        checked: Mapping[str, Any] = self.definition.arguments.validate(self.name, args)
         return checked
 
     async def access(self, args: Any, context: ToolContext) -> Access:  # noqa: ARG002

@@ -80,7 +80,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.tool_classes.get(tool, self.classes)
 
 
-def filled_in(
+def expand_references(
     values: Mapping[str, str], environ: Mapping[str, str], known: Callable[[str], None]
 ) -> dict[str, str]:
     """Return the values with each ``${NAME}`` replaced.

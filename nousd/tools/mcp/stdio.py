@@ -79,7 +79,7 @@ class _Server:
         """Pass on messages until the server ends, which always counts as a failure."""
 
         async def take(line: bytes) -> None:
-            message = _decoded(line)
+            message = _decode_message(line)
             if message is not None:
                 await to_session.send(message)
 
@@ -97,7 +97,7 @@ class _Answer(msgspec.Struct):
     id: int | str
 
 
-def _decoded(line: bytes) -> SessionMessage | None:
+def _decode_message(line: bytes) -> SessionMessage | None:
     """Return a message; None if it is invalid or nobody waits for it."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)

@@ -179,7 +179,7 @@ class WholeCharacters:
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes up to the last character that is whole, or can never be."""
         data = self._held + chunk
-        self._held = data[len(data) - _unfinished(data) :]
+        self._held = data[len(data) - _count_partial_bytes(data) :]
         return data[: len(data) - len(self._held)]
 
     def finish(self) -> bytes:
@@ -187,7 +187,7 @@ class WholeCharacters:
         return self._held
 
 
-def _unfinished(data: bytes) -> int:
+def _count_partial_bytes(data: bytes) -> int:
     """Return how many bytes at the end are the beginning of a character in UTF-8."""
     for count, byte in enumerate(reversed(data[-3:]), 1):
         if byte >= 0xC0:

@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.fs.open_nofollow import require_real
 from nousd.tools.interface import ToolContext, ToolResult
@@ -214,7 +214,7 @@ def _with_left(facts: SandboxFacts, left: Sequence[Left]) -> SandboxFacts:
 
 @asynccontextmanager
 async def _held(command: Command, context: ToolContext) -> AsyncIterator[SandboxedProcess]:
-    env = {**allowed_environment(), **command.variables}
+    env = {**filter_environment(), **command.variables}
     if command.sandbox is None:
         await in_folder_thread(require_real, context.workdir)
         yield SandboxedProcess(argv=command.argv, env=env)

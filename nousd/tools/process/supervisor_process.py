@@ -27,7 +27,7 @@ import time
 from collections.abc import Collection, Iterator
 from typing import TypedDict
 
-from nousd.tools.own_program import loaded_program
+from nousd.tools.own_program import find_loaded_program
 from nousd.tools.process.call_decider import decide_calls
 
 PR_SET_PDEATHSIG = 1
@@ -204,7 +204,7 @@ def _become(
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _expect_few_files()
     _limit(limits)
-    loaded = loaded_program(program)
+    loaded = find_loaded_program(program)
     if loaded is None:
         os.execve(program[0], program, environment)  # noqa: S606
     os.environ.update(environment)

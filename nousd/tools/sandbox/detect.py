@@ -16,7 +16,7 @@ from typing import Final, Literal
 import msgspec
 
 from nousd.errors import ToolError
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.sandbox.interface import Request, Sandbox
 from nousd.tools.sandbox.visible_paths import Chosen
 
@@ -91,7 +91,7 @@ def _bubblewrap(chosen: Chosen) -> Finding:
     from nousd.tools.sandbox import seccomp
     from nousd.tools.sandbox.bubblewrap import Bubblewrap
 
-    program = shutil.which("bwrap", path=allowed_environment()["PATH"])
+    program = shutil.which("bwrap", path=filter_environment()["PATH"])
     if program is None:
         reason = "bubblewrap (bwrap) is not installed"
         return Finding(name="bubblewrap", reason=reason, advice="apt install bubblewrap")
@@ -147,7 +147,7 @@ def _reason_against(sandbox: Sandbox, folder: Path) -> str:
     import shutil
 
     program = shutil.which("true") or "/bin/true"
-    request = Request(argv=[program], env=allowed_environment(), workdir=folder)
+    request = Request(argv=[program], env=filter_environment(), workdir=folder)
     with sandbox.hold(request) as held:
         ended = subprocess.run(
             held.argv,

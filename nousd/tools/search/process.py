@@ -11,7 +11,7 @@ import json
 from typing import Any, Final
 
 from nousd.errors import ToolError
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector
@@ -56,9 +56,9 @@ async def search(
     collector = OutputCollector(context.spool_folder)
     secrets, lines = context.secrets.stream(), _LongLines()
     ended = await run_supervised(
-        [*_PROGRAM, *_encoded(command, request, context.path_sandbox)],
+        [*_PROGRAM, *_encode_request(command, request, context.path_sandbox)],
         cwd=context.workdir,
-        env=allowed_environment(),
+        env=filter_environment(),
         on_output=lambda chunk: collector.feed(lines.feed(secrets.feed(chunk))),
         wait_room=collector.wait_room,
         timeout_seconds=seconds_max,
@@ -84,14 +84,14 @@ class _LongLines:
 
     def feed(self, chunk: bytes) -> bytes:
         *lines, self._begun = (self._begun + chunk).split(b"\n")
-        return b"".join([_cut(line) + b"\n" for line in lines])
+        return b"".join([_shorten_line(line) + b"\n" for line in lines])
 
     def finish(self) -> bytes:
         rest, self._begun = self._begun, b""
-        return _cut(rest)
+        return _shorten_line(rest)
 
 
-def _cut(line: bytes) -> bytes:
+def _shorten_line(line: bytes) -> bytes:
     text, is_long, shown = line.partition(b"\0")
     if not is_long:
         return line
@@ -112,7 +112,7 @@ def _failure(ended: Ended, seconds_max: float) -> str | None:
     return None
 
 
-def _encoded(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -> list[str]:
+def _encode_request(command: str, request: dict[str, Any], path_sandbox: PathSandbox) -> list[str]:
     """Return the request in pieces, because the kernel bounds the length of one argument."""
     surroundings = {
         "command": command,

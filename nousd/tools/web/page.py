@@ -15,7 +15,7 @@ from typing import Final, Literal
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.tools.own_program import own_program
 from nousd.tools.process.supervisor import supervised_conversation
 from nousd.tools.web.request import Page
@@ -91,12 +91,12 @@ async def text_of(page: Page, form: Form) -> str:
         return await _of_html(page, form)
     if not (kind.startswith("text/") or kind in _HTML | _TEXTS or kind.endswith(("+json", "+xml"))):
         raise ToolError(f"web_fetch_failed: {kind} is no text")
-    if b"\0" in page.body[:8192] and _known(page.charset) is None:
+    if b"\0" in page.body[:8192] and _look_up_charset(page.charset) is None:
         raise ToolError("web_fetch_failed: the page is no text")
-    return await _decoded(page.body, _known(page.charset) or "utf-8")
+    return await _decode(page.body, _look_up_charset(page.charset) or "utf-8")
 
 
-def _known(charset: str | None) -> str | None:
+def _look_up_charset(charset: str | None) -> str | None:
     """Return Python's name of an encoding; None if it is not among the encodings of pages."""
     try:
         name = codecs.lookup(charset or "").name
@@ -105,14 +105,14 @@ def _known(charset: str | None) -> str | None:
     return _MEANT.get(name, name) if name in _CHARSETS else None
 
 
-def _written_in(page: Page) -> str:
+def _detect_charset(page: Page) -> str:
     """Return the encoding of an HTML page, by the rules of browsers."""
     by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
-    said = next(by_bom, None) or _known(page.charset)
+    said = next(by_bom, None) or _look_up_charset(page.charset)
     if said is not None:
         return said
     meta = _META.search(page.body[:_META_BYTES_MAX])
-    said = _known(meta[1].decode("ascii")) if meta is not None else None
+    said = _look_up_charset(meta[1].decode("ascii")) if meta is not None else None
     if said is not None:
         return (
             "utf-8" if said.startswith("utf-16") else said
@@ -126,7 +126,7 @@ def _written_in(page: Page) -> str:
     return "utf-8"
 
 
-async def _decoded(data: bytes, charset: str) -> str:
+async def _decode(data: bytes, charset: str) -> str:
     decoder = codecs.getincrementaldecoder(charset)("replace")
     pieces = []
     for start in range(0, len(data), _PIECE_BYTES):
@@ -142,7 +142,7 @@ async def _of_html(page: Page, form: Form) -> str:
             " can install nousd[web]; format raw gives the page as it is"
         )
     with trio.move_on_after(EXTRACT_SECONDS_MAX):
-        text = await _extracted(page, form, Path(library.origin).parents[1])
+        text = await _extract_text(page, form, Path(library.origin).parents[1])
         if text is None:
             raise ToolError(
                 "web_fetch_failed: no text could be made of the page; format raw may do"
@@ -154,12 +154,12 @@ async def _of_html(page: Page, form: Form) -> str:
     )
 
 
-async def _extracted(page: Page, form: Form, libraries: Path) -> str | None:
+async def _extract_text(page: Page, form: Form, libraries: Path) -> str | None:
     """Return the text; None if the process did not finish."""
-    argv = [*_PROGRAM, str(libraries), form, _written_in(page)]
+    argv = [*_PROGRAM, str(libraries), form, _detect_charset(page)]
     text, last = bytearray(), b""
     async with (
-        supervised_conversation(argv, cwd=Path("/"), env=allowed_environment()) as process,
+        supervised_conversation(argv, cwd=Path("/"), env=filter_environment()) as process,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])

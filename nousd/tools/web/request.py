@@ -114,21 +114,21 @@ def target_of(text: str) -> httpx2.URL:
     import httpx2
 
     if len(text) > URL_CHARS_MAX:
-        raise _refused(f"the URL has more than {URL_CHARS_MAX} characters")
+        raise _build_refusal(f"the URL has more than {URL_CHARS_MAX} characters")
     try:
         url = httpx2.URL(text)
     except (httpx2.InvalidURL, ValueError) as error:
-        raise _refused(f"{shown(text)} is no URL: {error}") from None
+        raise _build_refusal(f"{shown(text)} is no URL: {error}") from None
     if url.scheme not in _DEFAULT_PORTS:
-        raise _refused(f"{shown(text)} does not begin with http:// or https://")
+        raise _build_refusal(f"{shown(text)} does not begin with http:// or https://")
     if url.userinfo:
-        raise _refused("a URL with a user or password")
+        raise _build_refusal("a URL with a user or password")
     host = host_of(url)
     if literal(host) is None and not _NAME.fullmatch(host):
-        raise _refused(f"{shown(text)} has no host that can be asked")
+        raise _build_refusal(f"{shown(text)} has no host that can be asked")
     port = url.port or _DEFAULT_PORTS[url.scheme]
     if port > 0xFFFF or (port < _PRIVILEGED_PORTS and port not in _PORTS_ALLOWED):
-        raise _refused(f"port {port}: below 1024 only 80 and 443")
+        raise _build_refusal(f"port {port}: below 1024 only 80 and 443")
     return url
 
 
@@ -147,27 +147,27 @@ async def fetch(text: str, reach: Reach) -> Page:
 
     with trio.move_on_after(TOTAL_SECONDS):
         try:
-            return await _followed(target_of(text), reach)
+            return await _follow_redirects(target_of(text), reach)
         except httpx2.HTTPError as error:
-            raise _failed(f"{_what(error)}: {shown(_reason(error))}") from error
+            raise _build_failure(f"{_what(error)}: {shown(_reason(error))}") from error
         except OSError as error:
-            raise _failed(f"the host cannot be found: {error.strerror or error}") from error
-    raise _failed(f"it took longer than {TOTAL_SECONDS:g} seconds")
+            raise _build_failure(f"the host cannot be found: {error.strerror or error}") from error
+    raise _build_failure(f"it took longer than {TOTAL_SECONDS:g} seconds")
 
 
-async def _followed(url: httpx2.URL, reach: Reach) -> Page:
+async def _follow_redirects(url: httpx2.URL, reach: Reach) -> Page:
     for _ in range(WEB_REDIRECTS_MAX + 1):
-        async with _asked(url, reach) as response:
-            after = _redirected(url, response)
+        async with _open_response(url, reach) as response:
+            after = _parse_redirect(url, response)
             if after is None:
                 return await _page(url, response)
             if host_of(after) != host_of(url):
-                return _moved(url, response.status_code, after, reach)
+                return _report_redirect(url, response.status_code, after, reach)
             url = after
-    raise _failed(f"more than {WEB_REDIRECTS_MAX} redirects")
+    raise _build_failure(f"more than {WEB_REDIRECTS_MAX} redirects")
 
 
-def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None:
+def _parse_redirect(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None:
     location = response.headers.get("location")
     if response.status_code not in _REDIRECTS or location is None:
         return None
@@ -176,14 +176,14 @@ def _redirected(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | None
     try:
         joined = str(url.join(location))
     except (httpx2.InvalidURL, ValueError) as error:
-        raise _refused(f"a redirect to {shown(location)}: {error}") from None
+        raise _build_refusal(f"a redirect to {shown(location)}: {error}") from None
     after = target_of(joined)
     if url.scheme == "https" and after.scheme == "http":
-        raise _refused("a redirect from https to http")
+        raise _build_refusal("a redirect from https to http")
     return after
 
 
-def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Page:
+def _report_redirect(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Page:
     """Report a redirect to another host, unless that is an address that would be refused anyway."""
     host = host_of(after)
     address = literal(host)
@@ -193,7 +193,7 @@ def _moved(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Pag
 
 
 @asynccontextmanager
-async def _asked(url: httpx2.URL, reach: Reach) -> AsyncIterator[httpx2.Response]:
+async def _open_response(url: httpx2.URL, reach: Reach) -> AsyncIterator[httpx2.Response]:
     """Send the request to the first of the host's addresses that accepts the connection."""
     import httpx2
 
@@ -201,7 +201,7 @@ async def _asked(url: httpx2.URL, reach: Reach) -> AsyncIterator[httpx2.Response
     if tls is None:
         tls = await trio.to_thread.run_sync(httpx2.create_ssl_context)
     async with httpx2.AsyncHTTPTransport(verify=tls, trust_env=False) as transport:
-        response = await _connected(transport, url, await _addresses(url, reach))
+        response = await _try_addresses(transport, url, await _addresses(url, reach))
         try:
             yield response
         finally:
@@ -221,11 +221,11 @@ async def _addresses(url: httpx2.URL, reach: Reach) -> Sequence[Address]:
     reach.allow.check(host, found)
     unique = list(dict.fromkeys(found))[:ADDRESSES_MAX]
     if not unique:
-        raise _failed("the host has no address")
+        raise _build_failure("the host has no address")
     return unique
 
 
-async def _connected(
+async def _try_addresses(
     transport: httpx2.AsyncHTTPTransport, url: httpx2.URL, addresses: Sequence[Address]
 ) -> httpx2.Response:
     import httpx2
@@ -301,7 +301,9 @@ def _decoder(encoding: str) -> Inflate:
     if coding in {"", "identity"}:
         return lambda chunk, most: chunk[:most]
     if coding not in {"gzip", "x-gzip", "deflate"}:
-        raise _failed(f"the server used the encoding {shown(coding)}, for which nobody asked")
+        raise _build_failure(
+            f"the server used the encoding {shown(coding)}, for which nobody asked"
+        )
     return _Inflater()
 
 
@@ -318,25 +320,25 @@ class _Inflater:
 
     def __call__(self, chunk: bytes, most: int) -> bytes:
         if not chunk and self._begun and not self._zlib.eof:
-            raise _failed("the page cannot be decompressed: its end is missing")
+            raise _build_failure("the page cannot be decompressed: its end is missing")
         data = b""
         while chunk and len(data) < most:
             if self._zlib.eof:
                 if not chunk.startswith(_GZIP):
                     break  # Browsers ignore the bytes that some servers append.
                 self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            data += self._inflated(chunk, most - len(data))
+            data += self._inflate(chunk, most - len(data))
             chunk = self._zlib.unused_data
         return data
 
-    def _inflated(self, chunk: bytes, most: int) -> bytes:
+    def _inflate(self, chunk: bytes, most: int) -> bytes:
         try:
             data = self._zlib.decompress(self._zlib.unconsumed_tail + chunk, most)
         except zlib.error as error:
             if self._begun:
-                raise _failed(f"the page cannot be decompressed: {error}") from None
+                raise _build_failure(f"the page cannot be decompressed: {error}") from None
             self._zlib, self._begun = zlib.decompressobj(-zlib.MAX_WBITS), True
-            return self._inflated(chunk, most)
+            return self._inflate(chunk, most)
         self._begun = True
         return data
 
@@ -359,9 +361,9 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _refused(what: str) -> ToolError:
+def _build_refusal(what: str) -> ToolError:
     return ToolError(f"web_fetch_refused: {what}")
 
 
-def _failed(what: str) -> ToolError:
+def _build_failure(what: str) -> ToolError:
     return ToolError(f"web_fetch_failed: {what}")

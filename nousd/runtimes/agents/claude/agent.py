@@ -18,7 +18,7 @@ from nousd.runtimes.agents.interface import Resume, Start, Write
 from nousd.runtimes.agents.obeyed import Hidden
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.runtimes.agents.tools.mcp_tools import SERVER
-from nousd.tools.environment import allowed_environment
+from nousd.tools.environment import filter_environment
 from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
@@ -122,7 +122,7 @@ class Claude:
         """See ``Agent.hidden``. Programs on one machine write to each other over sockets that each makes
         in such a folder, where its temporary files are.
         """
-        given = {**allowed_environment(), **self.variables(start)}
+        given = {**filter_environment(), **self.variables(start)}
         temporary = given.get("CLAUDE_CODE_TMPDIR") or given.get("TMPDIR") or _TEMPORARY
         others = f"{_TEMPORARY}/{_SOCKETS}-{os.getuid()}"
         return Hidden(meeting=(Path(temporary, _SOCKETS), Path(others)))

@@ -66,8 +66,8 @@ class OwnToolCall:
         self._is_over = trio.Event()
         self._result = ToolResult("")
 
-    def validated(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See ``Tool.validated``: only the program knows what fits."""
+    def validate(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See ``Tool.validate``: only the program knows what fits."""
         return args
 
     async def access(self, _args: Any, context: ToolContext) -> Access:
