@@ -135,7 +135,7 @@ def _without_category(event: Event, category: str) -> Event:
 def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
     """Return events with cut texts, which earlier versions had whole."""
     events = tuple(logged)
-    return text_offload.cut(events).events if version < 3 else events
+    return text_offload.cut_long_texts(events).events if version < 3 else events
 
 
 def note_on(version: int) -> tuple[str, ...]:

@@ -241,6 +241,6 @@ def write(path: Path, text: str) -> None:
 
 async def summary_chars(_kit: Kit, offset: int) -> None:
     text = "x" * (LIMITS["summary_chars_max"][0] + offset)
-    shown = compaction.bounded_summary(text)
+    shown = compaction.truncate_summary(text)
     assert len(shown) == min(len(text), LIMITS["summary_chars_max"][0])
     assert (shown == text) is (offset <= 0)

@@ -323,7 +323,7 @@ def test_a_kill_keeps_the_long_result_of_a_call_that_waited() -> None:
     run.decide(*call("a.0")[0])
     for batch in (begun("b.0"), started("b.0"), completed("b.0", result)):
         run.decide(*batch)
-    logged = text_offload.cut(run.events)
+    logged = text_offload.cut_long_texts(run.events)
     killed = LifecycleTracker("s", "run-1", LOGGED)
     for event in logged.events:
         killed.note(event)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nousd.machine.context.transcript import owed_calls
+from nousd.machine.context.transcript import find_unanswered_calls
 from nousd.machine.session.client_calls import CALL_TRANSITIONS, CallLifecycle
 from nousd.machine.session.closing_events import cut_off
 from nousd.machine.session.lifecycle import Phase
@@ -144,4 +144,4 @@ def message(entry_id: str, role: Any, **more: Any) -> MessageEntry:
 def test_the_last_calls_without_a_result_are_owed(
     context: list[Entry], owed: tuple[str, ...]
 ) -> None:
-    assert tuple(call.tool_call_id for call in owed_calls(context)) == owed
+    assert tuple(call.tool_call_id for call in find_unanswered_calls(context)) == owed

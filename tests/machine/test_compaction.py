@@ -282,9 +282,9 @@ def test_the_text_of_an_answer_with_very_many_calls_stays_in_its_summary() -> No
 
 
 def test_a_models_summary_is_trimmed_and_cut_to_the_limit() -> None:
-    assert compaction.bounded_summary("  words \n") == "words"
-    assert compaction.bounded_summary(" \n") == ""
-    cut_off = compaction.bounded_summary("y" * (SUMMARY_CHARS_MAX + 1))
+    assert compaction.truncate_summary("  words \n") == "words"
+    assert compaction.truncate_summary(" \n") == ""
+    cut_off = compaction.truncate_summary("y" * (SUMMARY_CHARS_MAX + 1))
     assert len(cut_off) == SUMMARY_CHARS_MAX
     assert cut_off.endswith(" ...")
 
@@ -321,7 +321,7 @@ def test_a_mechanical_summary_is_bounded_and_keeps_the_newest_message(
 
 def echo(cut: Cut) -> str:
     """Summarise like a model that repeats its whole request."""
-    return compaction.bounded_summary(text_of(request_for(cut)))
+    return compaction.truncate_summary(text_of(request_for(cut)))
 
 
 @pytest.mark.parametrize("summarise", [compaction.mechanical_summary, echo])

@@ -30,7 +30,7 @@ def ref_of(text: str) -> str:
 
 
 def cut_one(event: events.Event) -> tuple[Any, dict[str, bytes]]:
-    cut = long_texts.cut([event])
+    cut = long_texts.cut_long_texts([event])
     return cut.events[0], {id: data for id, (_, data) in cut.wholes.items()}
 
 
@@ -94,7 +94,7 @@ def test_a_long_user_text_is_cut_in_its_message_events(event: events.Event) -> N
 
 def test_a_long_answer_is_whole_in_its_message_and_cut_in_its_entry() -> None:
     ended = events.MessageEnd(**TURN, message_id="m", text=LONG, stop_reason="stop")
-    cut = long_texts.cut([ended, entry_appended(message("m", "assistant", LONG))])
+    cut = long_texts.cut_long_texts([ended, entry_appended(message("m", "assistant", LONG))])
     assert cut.events[0] == ended
     entry: Any = cut.events[1]
     assert len(entry.entry.text) == BOUND
@@ -103,7 +103,7 @@ def test_a_long_answer_is_whole_in_its_message_and_cut_in_its_entry() -> None:
 
 def test_a_text_repeated_by_several_events_is_stored_once() -> None:
     start = events.MessageStart(**TURN, message_id="m", role="user", text=LONG)
-    cut = long_texts.cut(
+    cut = long_texts.cut_long_texts(
         [start, entry_appended(message("m", "user", LONG)), queue_update(input_with(LONG))]
     )
     assert list(cut.wholes) == [ref_of(LONG)]
@@ -180,7 +180,7 @@ def test_the_arguments_of_many_calls_are_bounded_together() -> None:
     assert isinstance(whole, MessageEntry)
     assert whole.tool_calls is not UNSET
     assert [call.args for call in whole.tool_calls] == [call.args for call in calls]
-    assert long_texts.cut([entry_appended(whole)]) == long_texts.Cut((short,), {})
+    assert long_texts.cut_long_texts([entry_appended(whole)]) == long_texts.Cut((short,), {})
 
 
 def test_a_compaction_is_unchanged() -> None:
@@ -215,7 +215,7 @@ def test_the_deltas_of_a_text_are_small_and_few(text: str) -> None:
 @pytest.mark.slow
 def test_a_cut_entry_is_restored_from_its_artifacts(text: str, args: dict[str, Any]) -> None:
     entry = msgspec.structs.replace(answer_with_call(args), text=text)
-    cut = long_texts.cut([entry_appended(entry)])
+    cut = long_texts.cut_long_texts([entry_appended(entry)])
     (logged,) = cut.events
     assert isinstance(logged, events.EntryAppended)
     assert len(logged.entry.text.encode()) <= BOUND  # type: ignore[union-attr]
@@ -226,7 +226,7 @@ def test_a_cut_entry_is_restored_from_its_artifacts(text: str, args: dict[str, A
     assert (whole.text, whole.tool_calls[0].args) == (text, args)  # type: ignore[index]
     assert long_texts.as_logged(logged.entry, entry) == whole
     # Logged again, it is the same line with nothing new to store.
-    assert long_texts.cut([entry_appended(whole)]) == long_texts.Cut((logged,), {})
+    assert long_texts.cut_long_texts([entry_appended(whole)]) == long_texts.Cut((logged,), {})
 
 
 def test_an_entry_whose_artifact_is_missing_stays_cut() -> None:

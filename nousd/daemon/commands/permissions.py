@@ -13,7 +13,7 @@ from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
 from nousd.errors import CommandRejected, InvalidPayload, RuleInvalid
-from nousd.machine.policy.rules import allowed, denied_or_asked, rules_of
+from nousd.machine.policy.rules import find_covering_rule, find_permission, rules_of
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.store.records import EventFilter
 from nousd.wire import commands
@@ -140,12 +140,12 @@ def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | No
 
 def _allows(rule: str, question: Question) -> bool:
     rules = rules_of("allow", [rule], "the user", is_grant=True)
-    return allowed(rules, question.call["tool_name"], question.access) is not None
+    return find_permission(rules, question.call["tool_name"], question.access) is not None
 
 
 def _denies(rule: str, question: Question) -> bool:
     rules = rules_of("deny", [rule], "the user")
-    denial = denied_or_asked(rules, question.call["tool_name"], question.access)
+    denial = find_covering_rule(rules, question.call["tool_name"], question.access)
     return denial.rule is not None and denial.is_certain
 
 

@@ -119,7 +119,7 @@ class Log:
         happened.
         """
         ts = self._clock.now()
-        cut = text_offload.cut(events)
+        cut = text_offload.cut_long_texts(events)
         records = tuple(
             [
                 Record(

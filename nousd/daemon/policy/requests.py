@@ -188,7 +188,7 @@ class Requests(Generic[E, A]):
 
 def as_logged(asks: E) -> E:
     """Return a request in the form in which it is logged."""
-    (logged,) = text_offload.cut((asks,)).events
+    (logged,) = text_offload.cut_long_texts((asks,)).events
     assert isinstance(logged, type(asks))
     return logged
 

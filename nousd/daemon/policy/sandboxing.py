@@ -9,7 +9,7 @@ from typing import Final
 
 from nousd.config.settings import Settings
 from nousd.errors import ConfigError
-from nousd.machine.policy.denied_paths import denied_paths
+from nousd.machine.policy.denied_paths import find_denied_paths
 from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox, protection
 from nousd.tools.sandbox.deny_scan import Names
 from nousd.tools.sandbox.detect import Detector
@@ -80,7 +80,7 @@ def _rows(*, but: Collection[str] = ()) -> tuple[Obeyed, ...]:
 
 
 def _compile_protected() -> Collection[re.Pattern[str]]:
-    return denied_paths((), (protection(),), "", Access()).writing
+    return find_denied_paths((), (protection(),), "", Access()).writing
 
 
 def _check(name: str, path: Path, hidden: Sequence[Path]) -> None:

@@ -17,8 +17,8 @@ from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import SessionNotFound
 from nousd.machine.policy.permission import Judgement
 from nousd.machine.policy.rules import Rule
-from nousd.machine.policy.session_rules import joined
-from nousd.machine.policy.workers import WorkersCase, cut, narrowest
+from nousd.machine.policy.session_rules import merge_rules
+from nousd.machine.policy.workers import WorkersCase, apply_worker_limits, narrowest
 from nousd.machine.session.state import SessionState
 from nousd.tools.interface import Tool
 from nousd.wire.limits import TASK_DEPTH_MAX
@@ -58,7 +58,7 @@ class CutPermissions:
             line[0],
             permission_mode=mode,
             granted=in_sessions,
-            rules=joined(each.rules for each in line),
+            rules=merge_rules(each.rules for each in line),
             workspace=state.workspace,
         )
         judged = await self._permissions.judge(top, granted, tool, access)
@@ -74,14 +74,14 @@ class CutPermissions:
                 is_narrower=own_mode != mode,
                 granted=(*in_sessions, *granted),
             )
-            judged, mode = cut(judged, case), own_mode
+            judged, mode = apply_worker_limits(judged, case), own_mode
         return judged
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
         """See ``Permissions.rules_of``; for a task, those of its parents too."""
         await self._bring_parents(state)
         line, _ = self._line(state)
-        rules = joined(each.rules for each in line)
+        rules = merge_rules(each.rules for each in line)
         top = replace(line[0], rules=rules, workspace=state.workspace)
         return await self._permissions.rules_of(top)
 

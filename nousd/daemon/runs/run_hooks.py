@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from nousd.extensions.hook_chain import Failure, Hooks, Instructions
 from nousd.extensions.hooks import HookName, RunBeginning, RunEnded, TurnEnding, TurnStarted
 from nousd.machine.context.model_input import ModelChoice
-from nousd.machine.context.prompt_sections import SourceText, left_out, of_extension
+from nousd.machine.context.prompt_sections import SourceText, build_omitted_source, of_extension
 from nousd.machine.context.text_offload import beginning
 from nousd.machine.session.queue import Turn
 from nousd.wire import events
@@ -117,4 +117,4 @@ def _sources(added: Iterable[Instructions]) -> Iterator[SourceText]:
             room -= size
             yield told
         else:
-            yield left_out(extension)
+            yield build_omitted_source(extension)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, ToolError
-from nousd.machine.context.prompt_sections import SourceText, of_file, unused
+from nousd.machine.context.prompt_sections import SourceText, build_unused_source, of_file
 from nousd.runtime_paths.filesystems import is_local
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.path_walk import DEPTH_MAX
@@ -56,7 +56,7 @@ ReadInstructions = Callable[[], Awaitable[Sequence[SourceText]]]
 
 async def no_instructions() -> Sequence[SourceText]:
     """Return no instructions."""
-    return (unused(_USER, "off"), unused(_PROJECT, "off"))
+    return (build_unused_source(_USER, "off"), build_unused_source(_PROJECT, "off"))
 
 
 def reader(places: Places) -> ReadInstructions:
@@ -139,14 +139,14 @@ def read_instructions(places: Places) -> tuple[SourceText, ...]:
 def _users(places: Places) -> SourceText:
     path = places.user_file
     if path is None:
-        return unused(_USER, "off")
+        return build_unused_source(_USER, "off")
     found = _read_source(_USER, path.parent, path, places.hidden, INSTRUCTIONS_FILE_BYTES_MAX)
-    return found or unused(_USER, "not_found", str(path))
+    return found or build_unused_source(_USER, "not_found", str(path))
 
 
 def _projects(places: Places, room: int) -> Sequence[SourceText]:
     if not places.project:
-        return (unused(_PROJECT, "off"),)
+        return (build_unused_source(_PROJECT, "off"),)
     root, folders = _folders(places.workdir.resolve())
     found: list[SourceText] = []
     # The most specific file is the first to get room.
@@ -156,7 +156,7 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
         if source is not None:
             found.append(source)
             room -= len(source.text.encode())
-    return found[::-1] or (unused(_PROJECT, "not_found"),)
+    return found[::-1] or (build_unused_source(_PROJECT, "not_found"),)
 
 
 def project_root(workdir: Path) -> Path:
@@ -191,12 +191,12 @@ def _read_source(
         with PathSandbox(root, hidden).locate(str(path)) as place, place.open_file() as file:
             data = file.read(bytes_max + 1)
     except (ToolError, ConfigError):
-        return unused(kind, "outside", str(path))
+        return build_unused_source(kind, "outside", str(path))
     except OSError as error:
         reason = _REASONS.get(error.errno or 0, "unreadable")
-        return None if reason == "not_found" else unused(kind, reason, str(path))
+        return None if reason == "not_found" else build_unused_source(kind, reason, str(path))
     if not bytes_max:
-        return unused(kind, "no_room", str(path))
+        return build_unused_source(kind, "no_room", str(path))
     return of_file(kind, str(path), *_text_of(data, bytes_max))
 
 

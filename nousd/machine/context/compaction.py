@@ -94,18 +94,20 @@ def summary_input(
 ) -> Compiled:
     """Return the model call that summarises the dropped part, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
-    lines = [_rendered(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
-    told = _fitting(lines, room)
+    lines = [_render_entry(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
+    told = _count_fitting(lines, room)
     wish = f"\n\nThe user adds: {instruction}" if instruction else ""
-    text = _joined([f"{_TASK}{wish}\n\n<conversation>", *_newest(lines, told), "</conversation>"])
+    text = _join_lines(
+        [f"{_TASK}{wish}\n\n<conversation>", *_newest(lines, told), "</conversation>"]
+    )
     request = ModelInput(
         model=choice.model,
         provider=choice.provider,
         messages=(UserMessage(text),),
         purpose="summary",
     )
-    _let_go(lines)
-    omitted = _not_rendered(cut.dropped, told)
+    _clear_lines(lines)
+    omitted = _list_omitted(cut.dropped, told)
     savings = dict.fromkeys(_SAVINGS[each.reason] for each in omitted)
     return Compiled(
         request=request,
@@ -122,7 +124,7 @@ def summary_input(
 _SAVINGS: Final[dict[str, Saving]] = {"oldest": "oldest_dropped", "preview": "previews"}
 
 
-def _not_rendered(dropped: Sequence[Entry], told: int) -> tuple[Omitted, ...]:
+def _list_omitted(dropped: Sequence[Entry], told: int) -> tuple[Omitted, ...]:
     """List the dropped entries that the summariser does not receive, or not whole."""
     first = len(dropped) - told
     return tuple(
@@ -139,43 +141,43 @@ def _is_shortened(entry: Entry) -> bool:
     return (
         len(entry.text) > _ENTRY_CHARS_MAX
         or any(len(str(call.args)) > _ARGS_CHARS_MAX for call in calls)
-        or len(_asked(entry)) > _ENTRY_CHARS_MAX // 2
+        or len(_render_calls(entry)) > _ENTRY_CHARS_MAX // 2
     )
 
 
-def bounded_summary(text: str) -> str:
+def truncate_summary(text: str) -> str:
     """Return a model's summary, cut to the bound."""
-    return _shortened(text.strip(), SUMMARY_CHARS_MAX)
+    return _truncate(text.strip(), SUMMARY_CHARS_MAX)
 
 
 def mechanical_summary(cut: Cut) -> str:
     """Summarise without a model: the earlier summary and one line per message, newest kept."""
     previous = [
-        _shortened(entry.summary, _PREVIOUS_CHARS_MAX)
+        _truncate(entry.summary, _PREVIOUS_CHARS_MAX)
         for entry in cut.dropped
         if isinstance(entry, CompactionEntry)
     ]
     lines = [
-        " ".join(_rendered(entry, _LINE_CHARS_MAX).split())
+        " ".join(_render_entry(entry, _LINE_CHARS_MAX).split())
         for entry in cut.dropped
         if isinstance(entry, MessageEntry)
     ]
     room = SUMMARY_CHARS_MAX - sum(map(len, previous)) - 2
-    return "\n\n".join([*previous[-1:], "\n".join(_newest(lines, _fitting(lines, room)))])
+    return "\n\n".join([*previous[-1:], "\n".join(_newest(lines, _count_fitting(lines, room)))])
 
 
-def _rendered(entry: Entry, chars_max: int) -> str:
+def _render_entry(entry: Entry, chars_max: int) -> str:
     if isinstance(entry, CompactionEntry):
-        return f"summary: {_shortened(entry.summary, SUMMARY_CHARS_MAX)}"
+        return f"summary: {_truncate(entry.summary, SUMMARY_CHARS_MAX)}"
     who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
-    asked = _shortened(_asked(entry), chars_max // 2)
-    return f"{who}: {_shortened(entry.text, chars_max)}{asked}"
+    calls = _truncate(_render_calls(entry), chars_max // 2)
+    return f"{who}: {_truncate(entry.text, chars_max)}{calls}"
 
 
-def _asked(entry: MessageEntry) -> str:
+def _render_calls(entry: MessageEntry) -> str:
     calls = () if entry.tool_calls is UNSET else entry.tool_calls
     return "".join(
-        f" [calls {call.name} {_shortened(str(call.args), _ARGS_CHARS_MAX)}]" for call in calls
+        f" [calls {call.name} {_truncate(str(call.args), _ARGS_CHARS_MAX)}]" for call in calls
     )
 
 
@@ -186,19 +188,19 @@ def _newest(lines: Sequence[str], count: int) -> list[str]:
     return [*remark, *lines[left_out:]]
 
 
-def _joined(lines: Sequence[str]) -> str:
+def _join_lines(lines: Sequence[str]) -> str:
     """Join lines, some at a time: while Python joins 50,000 in one go, no other thread runs."""
     starts = range(0, len(lines), _LINES_AT_ONCE)
     return "\n".join("\n".join(lines[start : start + _LINES_AT_ONCE]) for start in starts)
 
 
-def _let_go(lines: list[str]) -> None:
+def _clear_lines(lines: list[str]) -> None:
     """Empty a list of lines, some at a time for the same reason."""
     while lines:
         del lines[-_LINES_AT_ONCE:]
 
 
-def _fitting(lines: Sequence[str], chars_max: int) -> int:
+def _count_fitting(lines: Sequence[str], chars_max: int) -> int:
     """Return how many of the newest lines fit, with room for that remark."""
     room = chars_max - 40
     for count, line in enumerate(reversed(lines)):
@@ -208,7 +210,7 @@ def _fitting(lines: Sequence[str], chars_max: int) -> int:
     return len(lines)
 
 
-def _shortened(text: str, chars_max: int) -> str:
+def _truncate(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[: chars_max - 4]} ..."
 
 

@@ -142,7 +142,7 @@ class Grown:
 
     def new_entries(self, context: Sequence[Entry]) -> int:
         """Return how many entries of a context an input would have to fold."""
-        return len(context) - self.whole.continued_by(context)
+        return len(context) - self.whole.count_common_entries(context)
 
     def measure(self, context: Sequence[Entry]) -> Sizes:
         """Return the sizes of a context's entries."""
@@ -211,21 +211,21 @@ def compile_input(
     """
     grown = grown or Grown()
     draft = _Draft(frame, context, budget.window, grown)
-    whole = draft.compiled(grown.whole)
+    whole = draft.compile(grown.whole)
     grown.is_saving = whole.tokens > budget.soft
     if not grown.is_saving:
         return whole
     draft.shorten_old_outputs(budget)
-    shortened = draft.compiled(grown.shortened)
+    shortened = draft.compile(grown.shortened)
     crowded = (
         shortened.tokens > budget.soft or draft.tokens_read > _READ_WINDOWS_MAX * budget.window
     )
     if shortened.tokens > budget.hard:
         draft.leave_out_oldest(budget)
-        shortened = draft.compiled()
+        shortened = draft.compile()
         if shortened.tokens > budget.hard:
             draft.shorten_what_is_left()
-            shortened = draft.compiled()
+            shortened = draft.compile()
     return shortened._replace(crowded=crowded)
 
 
@@ -235,13 +235,13 @@ def what_is_largest(compiled: Compiled) -> str:
     parts = [
         (tool_tokens(request.tools), "the tools take"),
         (system_tokens(request.system), "the system prompt and the instructions take"),
-        *((entry_tokens(entry), f"{_named(entry)} takes") for entry in compiled.entries),
+        *((entry_tokens(entry), f"{_describe_entry(entry)} takes") for entry in compiled.entries),
     ]
     tokens, subject = max(parts, key=lambda part: part[0])
     return f"{subject} about {tokens:,} of {compiled.window:,} tokens"
 
 
-def _named(entry: Entry) -> str:
+def _describe_entry(entry: Entry) -> str:
     if isinstance(entry, CompactionEntry):
         return f"the summary {entry.id}"
     who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
@@ -266,7 +266,7 @@ class _Draft:
         """The estimated size of the transcript before any saving."""
         return self._sizes.ends[-1] if self._sizes.ends else 0
 
-    def compiled(self, growing: GrowingTranscript | None = None) -> Compiled:
+    def compile(self, growing: GrowingTranscript | None = None) -> Compiled:
         """Return the current input.
 
         Args:

@@ -52,7 +52,7 @@ def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
     data = scrub(text).encode()
     more = {"reason": reason} if reason else {}
     if not text.strip():
-        return unused(kind, reason or "empty", path)
+        return build_unused_source(kind, reason or "empty", path)
     source = Source(
         kind=kind,  # type: ignore[arg-type]
         enabled=True,
@@ -83,7 +83,7 @@ def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...
     return (SourceText(source, data.decode()),)
 
 
-def unused(kind: str, reason: str, path: str = "") -> SourceText:
+def build_unused_source(kind: str, reason: str, path: str = "") -> SourceText:
     """Return a source of which nothing is used; ``off`` if that was chosen."""
     more = {"path": scrub(path)} if path else {}
     enabled = reason != "off"
@@ -100,7 +100,7 @@ def of_extension(extension: str, text: str) -> SourceText:
     return SourceText(source, data.decode())
 
 
-def left_out(extension: str) -> SourceText:
+def build_omitted_source(extension: str) -> SourceText:
     """Return the source of an extension's addition that did not fit."""
     return SourceText(Source(kind="extension", enabled=True, extension=extension, reason="no_room"))
 

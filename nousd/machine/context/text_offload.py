@@ -57,7 +57,7 @@ class Cut(msgspec.Struct, frozen=True):
     wholes: Mapping[str, tuple[str, bytes]]
 
 
-def cut(decided: Sequence[events.Event]) -> Cut:
+def cut_long_texts(decided: Sequence[events.Event]) -> Cut:
     """Return events in which everything too long is cut."""
     if _SHORTEN.keys().isdisjoint(map(type, decided)):
         return Cut(tuple(decided), {})
@@ -121,14 +121,16 @@ class _Shears:
         text = holder.text
         if text is UNSET or not is_long(text):
             return holder
-        return msgspec.structs.replace(holder, text=beginning(text), **self._kept(holder, text))
+        return msgspec.structs.replace(
+            holder, text=beginning(text), **self._offload_text(holder, text)
+        )
 
     def result_of(self, end: events.ToolExecutionEnd) -> events.Event:
         text = end.result
         if len(text) <= TOOL_PREVIEW_CHARS_MAX:
             return end
         return msgspec.structs.replace(
-            end, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._kept(end, text)
+            end, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._offload_text(end, text)
         )
 
     def own_result_of(self, completed: events.ToolCallCompleted) -> events.Event:
@@ -136,7 +138,7 @@ class _Shears:
             return completed
         text = completed.result
         return msgspec.structs.replace(
-            completed, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._kept(completed, text)
+            completed, result=text[:TOOL_PREVIEW_CHARS_MAX], **self._offload_text(completed, text)
         )
 
     def args_of(self, call: Any) -> Any:
@@ -161,8 +163,11 @@ class _Shears:
     def _with_short_args(self, call: Any, json: bytes, room: int) -> Any:
         refs: dict[str, Any] = {}
         if call.args_ref is UNSET:
-            refs = {"args_ref": self._stored(ARGS_MEDIA_TYPE, json), "args_bytes": len(json)}
-        shown = _shown_args(call.args, min(room, EVENT_TEXT_BYTES_MAX))
+            refs = {
+                "args_ref": self._store_artifact(ARGS_MEDIA_TYPE, json),
+                "args_bytes": len(json),
+            }
+        shown = _shorten_args(call.args, min(room, EVENT_TEXT_BYTES_MAX))
         return msgspec.structs.replace(call, args=shown, **refs)
 
     def entry_of(self, event: events.EntryAppended) -> events.Event:
@@ -184,22 +189,22 @@ class _Shears:
         short: events.Event = self.text_of(event) if event.stop_reason is UNSET else event
         return short
 
-    def _kept(self, holder: Any, text: str) -> dict[str, Any]:
+    def _offload_text(self, holder: Any, text: str) -> dict[str, Any]:
         if holder.text_ref is not UNSET:
             return {}
         if text not in self._refs:
             data = _utf8(text)
-            ref = self._stored(TEXT_MEDIA_TYPE, data)
+            ref = self._store_artifact(TEXT_MEDIA_TYPE, data)
             self._refs[text] = {"text_ref": ref, "text_bytes": len(data)}
         return self._refs[text]
 
-    def _stored(self, media_type: str, data: bytes) -> str:
+    def _store_artifact(self, media_type: str, data: bytes) -> str:
         artifact_id = artifact_id_of(data)
         self.wholes[artifact_id] = (media_type, data)
         return artifact_id
 
 
-def _shown_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
+def _shorten_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
     """Return the arguments that are short enough, and the beginnings of texts, as far as they fit."""
     shown: dict[str, Any] = {}
     for name, value in args.items():

@@ -70,7 +70,7 @@ def _from_entry(path: Sequence[Entry], entry_id: str) -> list[Entry]:
     return []
 
 
-def owed_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
+def find_unanswered_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
     """Return the calls at the end of a context that have no result, in order.
 
     There are none if anything else follows them.
@@ -133,7 +133,7 @@ class GrowingTranscript:
         self._model = ("", "")
         self._fold: _Fold | None = None
 
-    def continued_by(self, context: Sequence[Entry]) -> int:
+    def count_common_entries(self, context: Sequence[Entry]) -> int:
         """Return the number of entries that a context has in common with the one before."""
         return len(self._entries) if begins_with(context, self._entries) else 0
 
@@ -142,7 +142,7 @@ class GrowingTranscript:
     ) -> ModelTranscript:
         """Return what ``build_transcript`` returns for these arguments."""
         model = (choice.provider, choice.model)
-        known = self.continued_by(context)
+        known = self.count_common_entries(context)
         if self._fold is None or model != self._model or not known:
             self._fold, known = _Fold(choice, accepts), 0
         for entry in context[known:]:
@@ -178,7 +178,7 @@ class _Fold:
 
     def end(self) -> ModelTranscript:
         """Return the transcript as it is now. Further entries may follow."""
-        last: list[ModelMessage] = [_interrupted(call) for call in self._owed.values()]
+        last: list[ModelMessage] = [_build_interrupted_result(call) for call in self._owed.values()]
         closing = 0
         if isinstance((last or self._messages or (None,))[-1], AssistantMessage):
             last.append(UserMessage(CONTINUE))
@@ -203,7 +203,7 @@ class _Fold:
         if len(taken) == len(entry.attachments):
             return UserMessage(entry.text, taken)
         self._omitted.append(Omitted(entry.id, "attachment"))
-        remarks = [_left_out(file) for file in entry.attachments if file not in taken]
+        remarks = [_describe_omitted_file(file) for file in entry.attachments if file not in taken]
         return UserMessage("\n".join([entry.text, *remarks]), taken)
 
     def _answer(self, entry: MessageEntry) -> None:
@@ -230,13 +230,13 @@ class _Fold:
             call = self._owed.pop(earlier)
             if earlier == call_id:
                 break
-            self._add(_interrupted(call))
+            self._add(_build_interrupted_result(call))
         is_error = entry.is_error is True
         self._add(ToolResultMessage(call_id, call.name, entry.text, is_error))
 
     def _settle_rest(self) -> None:
         for call in self._owed.values():
-            self._add(_interrupted(call))
+            self._add(_build_interrupted_result(call))
         self._owed.clear()
 
 
@@ -245,10 +245,10 @@ def _reasoning(entry: MessageEntry, choice: ModelChoice) -> tuple[ReasoningBlock
     return entry.reasoning_blocks if is_own and entry.reasoning_blocks is not UNSET else ()
 
 
-def _interrupted(call: ModelToolCall) -> ToolResultMessage:
+def _build_interrupted_result(call: ModelToolCall) -> ToolResultMessage:
     return ToolResultMessage(call.id, call.name, INTERRUPTED, is_error=True)
 
 
-def _left_out(file: Attachment) -> str:
+def _describe_omitted_file(file: Attachment) -> str:
     name = "" if file.name is UNSET else f"{file.name} "
     return f"[The file {name}({file.media_type}) was left out: the model cannot take it.]"

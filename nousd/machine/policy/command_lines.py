@@ -80,17 +80,17 @@ def parts_of(line: str) -> tuple[Words, ...] | None:
             is_bad = not may_join or (not parts[-1] and _is_no_program(token[0]))
             if is_bad or words > JUDGED_WORDS_MAX:
                 return None
-            parts[-1].append(_unquoted(token[0]))
+            parts[-1].append(_unquote(token[0]))
         may_join = token.lastgroup != "word"
     return tuple(map(tuple, parts)) if all(parts) else None
 
 
 def _is_no_program(word: str) -> bool:
-    text = _unquoted(word)
+    text = _unquote(word)
     # A word that begins with % is a job, not a program.
     no_name = not text or text.startswith("%") or text in _RESERVED
     return no_name or _ASSIGNMENT.match(word) is not None
 
 
-def _unquoted(word: str) -> str:
+def _unquote(word: str) -> str:
     return "".join(piece[1:-1] if piece[0] in "'\"" else piece for piece in _PIECE.findall(word))

@@ -19,10 +19,10 @@ from nousd.machine.policy.command_lines import Words
 from nousd.machine.policy.indirect_exec import (
     SHELLS,
     TRANSPARENT,
+    find_wrapped_commands,
     may_hide_command,
     program_of,
     reads_line,
-    run_by,
     runs_others,
     starts_others,
     takes_script,
@@ -141,7 +141,7 @@ def _is_about_one(pattern: CommandPattern, words: Words, depth: int) -> Match:
         return "no"
     if reads_line(words) or _is_named(pattern, words):
         return "maybe"
-    started = run_by(words) if is_transparent else _started_by(words)
+    started = find_wrapped_commands(words) if is_transparent else _find_started_commands(words)
     return "maybe" if _is_about_any(pattern, started, depth + 1) else "no"
 
 
@@ -154,7 +154,7 @@ def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int
     return False
 
 
-def _started_by(words: Words) -> Iterator[Words]:
+def _find_started_commands(words: Words) -> Iterator[Words]:
     """Yield the programs that a program may start that starts another (``find . -exec sh -c LINE``)."""
     return (words[index:] for index, word in enumerate(words) if index and starts_others(word))
 

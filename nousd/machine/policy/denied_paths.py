@@ -32,7 +32,7 @@ class DeniedPaths(NamedTuple):
     may_miss: bool = False
 
 
-def denied_paths(
+def find_denied_paths(
     denials: Sequence[Rule], questions: Sequence[Sequence[Rule]], tool: str, access: Access
 ) -> DeniedPaths:
     """Return the paths that are denied to a call.

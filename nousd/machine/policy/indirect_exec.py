@@ -308,7 +308,7 @@ def reads_line(words: Words) -> bool:
     return any(_means(option, word) for word in words[1:] for option in options)
 
 
-def run_by(words: Words) -> Iterator[Words]:
+def find_wrapped_commands(words: Words) -> Iterator[Words]:
     """Yield the commands that a transparent program may run: from each word on that can be the first of
     one.
     """

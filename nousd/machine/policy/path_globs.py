@@ -61,14 +61,14 @@ def _any_of(several: Iterable[list[str]]) -> str:
 
 def literal_glob(paths: Sequence[str]) -> str:
     """Return a glob that matches exactly these paths."""
-    quoted = [_SPECIAL.sub(_quoted, path) for path in paths]
+    quoted = [_SPECIAL.sub(_quote_match, path) for path in paths]
     if quoted[0].startswith(("=", "#")):
         # A rule that begins so is not a path.
         quoted[0] = f"[{quoted[0][0]}]{quoted[0][1:]}"
     return quoted[0] if len(quoted) == 1 else "{" + ",".join(quoted) + "}"
 
 
-def _quoted(found: re.Match[str]) -> str:
+def _quote_match(found: re.Match[str]) -> str:
     return f"[{found[0]}]"
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from nousd.machine.policy.denied_paths import DeniedPaths, denied_paths
+from nousd.machine.policy.denied_paths import DeniedPaths, find_denied_paths
 from nousd.machine.policy.protected_paths import protection
 from nousd.machine.policy.rules import (
     Finding,
     Rule,
     RuleDecision,
-    allowed,
     allows_line,
-    denied_or_asked,
+    find_covering_rule,
+    find_permission,
     of_decision,
     rule_for,
 )
@@ -66,31 +66,31 @@ def judge(case: Case) -> Judgement:
     ruling = _ruling(case)
     by_rules = ruling.source
     if by_rules.decision == "deny":
-        return _judged(case, "deny", by_rules.reason, (by_rules,))
+        return _build_judgement(case, "deny", by_rules.reason, (by_rules,))
     verdict, reason = _MODES[case.mode](case.access, ruling)
     if case.access.outside and verdict != "deny":
         # Neither a rule nor a mode can allow paths that none of them is about.
-        reason = f"it leads out of the workspace, to {_listed(case.access.outside)}"
+        reason = f"it leads out of the workspace, to {_format_paths(case.access.outside)}"
         by_override = PolicySource(source="override", decision="ask", reason=reason)
-        return _judged(case, "ask", reason, (by_rules, by_override))
+        return _build_judgement(case, "ask", reason, (by_rules, by_override))
     by_mode = PolicySource(source="mode", decision=verdict, reason=reason)
     # The reason names the rule.
     why = by_rules.reason if verdict == by_rules.decision == "ask" else reason
-    return _judged(case, verdict, why, (by_rules, by_mode))
+    return _build_judgement(case, verdict, why, (by_rules, by_mode))
 
 
-def _listed(places: Sequence[str]) -> str:
+def _format_paths(places: Sequence[str]) -> str:
     named = ", ".join(places[:_PLACES_NAMED])
     more = len(places) - _PLACES_NAMED
     return f"{named} and {more} more" if more > 0 else named
 
 
-def _judged(
+def _build_judgement(
     case: Case, verdict: Verdict, reason: str, sources: tuple[PolicySource, ...]
 ) -> Judgement:
     asked = of_decision(tuple(case.rules), "ask")
     questions = () if case.mode == "yolo" else (protection(), asked)
-    closed = denied_paths(case.of("deny"), questions, case.tool, case.access)
+    closed = find_denied_paths(case.of("deny"), questions, case.tool, case.access)
     # Between the decision and the write another call may have made the rest of a repository.
     closed = closed._replace(repositories=case.mode != "yolo" and not case.access.obeyed)
     return Judgement(verdict, reason, sources, rule_for(case.tool, case.access), closed)
@@ -134,25 +134,29 @@ class _Ruling(NamedTuple):
 
 
 def _ruling(case: Case) -> _Ruling:
-    denial = denied_or_asked(case.of("deny"), case.tool, case.access)
+    denial = find_covering_rule(case.of("deny"), case.tool, case.access)
     if denial.rule is not None and denial.is_certain:
-        return _said("deny", denial.rule)
+        return _build_ruling("deny", denial.rule)
     # The user's word on this very call overrides every question, but no denial.
     grant = _grant_of_this_call(case)
     if grant is not None:
-        return _said("allow", grant)
+        return _build_ruling("allow", grant)
     if case.access.obeyed:
         return _Ruling(PolicySource(source="rules", decision="ask", reason=case.access.obeyed))
     permissions = case.of("allow")
     line = allows_line(permissions, case.tool, case.access)
     if denial.rule is not None and line is None:
-        return _doubtful(denial, may_be_denied=True)
-    question = denied_or_asked(case.of("ask"), case.tool, case.access)
+        return _build_doubtful_ruling(denial, may_be_denied=True)
+    question = find_covering_rule(case.of("ask"), case.tool, case.access)
     if question.rule is not None and (question.is_certain or line is None):
-        return _said("ask", question.rule) if question.is_certain else _doubtful(question)
-    permission = allowed(permissions, case.tool, case.access)
+        return (
+            _build_ruling("ask", question.rule)
+            if question.is_certain
+            else _build_doubtful_ruling(question)
+        )
+    permission = find_permission(permissions, case.tool, case.access)
     if permission is not None:
-        return _said("allow", permission)
+        return _build_ruling("allow", permission)
     return _Ruling(PolicySource(source="rules", decision="abstain", reason="no rule applies"))
 
 
@@ -162,12 +166,12 @@ def _grant_of_this_call(case: Case) -> Rule | None:
     return next(grants, None)
 
 
-def _said(decision: PolicyDecision, rule: Rule) -> _Ruling:
+def _build_ruling(decision: PolicyDecision, rule: Rule) -> _Ruling:
     reason = f"the rule {rule.text} of {rule.origin}"
     return _Ruling(PolicySource(source="rules", decision=decision, reason=reason, rule=rule.text))
 
 
-def _doubtful(finding: Finding, *, may_be_denied: bool = False) -> _Ruling:
+def _build_doubtful_ruling(finding: Finding, *, may_be_denied: bool = False) -> _Ruling:
     rule = finding.rule
     assert rule is not None
     reason = (

@@ -217,7 +217,7 @@ def _command_or_none(pattern: str) -> CommandPattern | None:
 # --- what a call touches -----------------------------------------------------------------------
 
 
-def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding:
+def find_covering_rule(rules: Sequence[Rule], tool: str, access: Access) -> Finding:
     """Return the first of the rules, all denials or all questions, that covers a call; a certain match
     comes before a possible one.
     """
@@ -231,7 +231,7 @@ def denied_or_asked(rules: Sequence[Rule], tool: str, access: Access) -> Finding
     return doubtful
 
 
-def allowed(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
+def find_permission(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
     """Return the first of the permissions that together allow everything in a call's footprint; None if
     something is not allowed.
     """

@@ -40,7 +40,7 @@ def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
     return more if len(more.deny) <= SESSION_RULES_MAX and has_room(more) else None
 
 
-def joined(several: Iterable[SessionRules | None]) -> SessionRules | None:
+def merge_rules(several: Iterable[SessionRules | None]) -> SessionRules | None:
     """Return the rules of several sessions as those of one; None if none has any."""
     some = [rules for rules in several if rules is not None]
     if not some:

@@ -45,7 +45,7 @@ class WorkersCase(NamedTuple):
     granted: Sequence[str]
 
 
-def cut(by_parents: Judgement, case: WorkersCase) -> Judgement:
+def apply_worker_limits(by_parents: Judgement, case: WorkersCase) -> Judgement:
     """Return the decision on a call about which the parents' limits say ``by_parents``: it is allowed
     only if the worker's own limits allow it too.
     """

@@ -98,7 +98,7 @@ def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
     by_type: dict[str, list[Line]] = defaultdict(list)
     for delta in newest_first:
         by_type[delta.type].append(delta)
-    return tuple(_joined(deltas) for deltas in by_type.values() if len(deltas) > 1)
+    return tuple(_join_deltas(deltas) for deltas in by_type.values() if len(deltas) > 1)
 
 
 class _Told(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class _DeltaLine(msgspec.Struct, frozen=True):
 _decoder: Final = json_decoder(_DeltaLine)
 
 
-def _joined(newest_first: Sequence[Line]) -> Joined:
+def _join_deltas(newest_first: Sequence[Line]) -> Joined:
     last, *gone = newest_first
     # Only the last can have been joined before, so the very first is among the given ones.
     first = newest_first[-1].seq

@@ -71,7 +71,7 @@ def snippet(text: str) -> str:
     return encoded[:SNIPPET_BYTES_MAX].decode(errors="ignore") + "..."
 
 
-def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes:
+def _on_session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes:
     session = PutSession(
         session_id=event.session_id,
         created_at=event.created_at,
@@ -87,8 +87,8 @@ def _session_created(event: events.SessionCreated, seq: int, ts: str) -> Changes
     return (session, CopyEntries(event.session_id, session.parent_id))
 
 
-def _session_updated(event: events.SessionUpdated, _: int, ts: str) -> Changes:
-    changes = _settings_changed(event, 0, ts)
+def _on_session_updated(event: events.SessionUpdated, _: int, ts: str) -> Changes:
+    changes = _on_settings_changed(event, 0, ts)
     if event.leaf_id is not UNSET:
         changes += (MoveLeaf(event.session_id, event.leaf_id),)
     if defaults := changed_defaults(event):
@@ -96,27 +96,27 @@ def _session_updated(event: events.SessionUpdated, _: int, ts: str) -> Changes:
     return changes
 
 
-def _settings_changed(event: events.Event, _: int, ts: str) -> Changes:
+def _on_settings_changed(event: events.Event, _: int, ts: str) -> Changes:
     return (UpdateSession(event.session_id, changed_settings(event, ts)),)
 
 
-def _trust_updated(event: events.TrustUpdated, _: int, __: str) -> Changes:
+def _on_trust_updated(event: events.TrustUpdated, _: int, __: str) -> Changes:
     return (SetTrust(event.path, event.hash),)
 
 
-def _session_activated(event: events.SessionActivated, _: int, __: str) -> Changes:
+def _on_session_activated(event: events.SessionActivated, _: int, __: str) -> Changes:
     return (SetActiveSession(event.session_id),)
 
 
-def _session_deleted(event: events.SessionDeleted, seq: int, _: str) -> Changes:
+def _on_session_deleted(event: events.SessionDeleted, seq: int, _: str) -> Changes:
     return (ForgetSession(event.session_id, seq),)
 
 
-def _deletion_scheduled(event: events.SessionDeletionScheduled, _: int, ts: str) -> Changes:
-    return (*_settings_changed(event, 0, ts), Deactivate(event.session_id))
+def _on_deletion_scheduled(event: events.SessionDeletionScheduled, _: int, ts: str) -> Changes:
+    return (*_on_settings_changed(event, 0, ts), Deactivate(event.session_id))
 
 
-def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
+def _on_entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
     entry = event.entry
     if isinstance(entry, CompactionEntry):
         role, text = "compaction", entry.summary
@@ -133,7 +133,7 @@ def _entry_appended(event: events.EntryAppended, seq: int, _: str) -> Changes:
     return (put, MoveLeaf(event.session_id, entry.id))
 
 
-def _queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
+def _on_queue_updated(event: events.QueueUpdate, seq: int, _: str) -> Changes:
     if event.change == "moved" and event.before_input_id is not UNSET:
         before = event.before_input_id
         moved = [MoveInput(event.session_id, queued.input_id, before) for queued in event.inputs]
@@ -162,7 +162,7 @@ def _clear_input(session_id: str, queued: QueuedInput, _: int, __: int) -> RowCh
     return SetInputState(session_id, queued.input_id, "cleared")
 
 
-def _run_started(event: events.AgentStart, seq: int, ts: str) -> Changes:
+def _on_run_started(event: events.AgentStart, seq: int, ts: str) -> Changes:
     run = PutRun(
         run_id=event.run_id,
         session_id=event.session_id,
@@ -175,16 +175,16 @@ def _run_started(event: events.AgentStart, seq: int, ts: str) -> Changes:
     return (run,)
 
 
-def _run_ended(event: events.AgentEnd, _: int, ts: str) -> Changes:
+def _on_run_ended(event: events.AgentEnd, _: int, ts: str) -> Changes:
     end = EndRun(run_id=event.run_id, status=event.status, ended_at=ts, error=_or_none(event.error))
     return (end,)
 
 
-def _turn_started(event: events.TurnStart, _: int, __: str) -> Changes:
+def _on_turn_started(event: events.TurnStart, _: int, __: str) -> Changes:
     return (CountTurn(event.run_id),)
 
 
-def _call_requested(event: events.ToolCallRequested, seq: int, ts: str) -> Changes:
+def _on_call_requested(event: events.ToolCallRequested, seq: int, ts: str) -> Changes:
     put = PutToolCall(
         tool_call_id=event.tool_call_id,
         attempt=event.attempt,
@@ -199,26 +199,26 @@ def _call_requested(event: events.ToolCallRequested, seq: int, ts: str) -> Chang
     return (put,)
 
 
-def _call_waits(event: events.PermissionRequested, seq: int, _: str) -> Changes:
+def _on_permission_requested(event: events.PermissionRequested, seq: int, _: str) -> Changes:
     return () if event.origin else (_call_state(event, "waiting", seq),)
 
 
-def _call_approved(event: events.ToolCallApproved, seq: int, _: str) -> Changes:
+def _on_call_approved(event: events.ToolCallApproved, seq: int, _: str) -> Changes:
     return () if event.origin else (_call_state(event, "approved", seq, event.by),)
 
 
-def _call_denied(event: events.ToolCallDenied, seq: int, ts: str) -> Changes:
+def _on_call_denied(event: events.ToolCallDenied, seq: int, ts: str) -> Changes:
     if event.origin:
         return ()
     denied = _call_state(event, "denied", seq, event.by)
     return (denied,) if event.run_id else (denied, _call_end(event, seq, ts, is_error=True))
 
 
-def _call_started(event: events.ToolCallStarted, seq: int, _: str) -> Changes:
+def _on_call_started(event: events.ToolCallStarted, seq: int, _: str) -> Changes:
     return (_call_state(event, "started", seq),)
 
 
-def _call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Changes:
+def _on_call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Changes:
     # For a run's call the end of its bracket says the same, at the same time unless the call had to wait
     # for its bracket: then the result is here.
     if event.run_id and event.result is UNSET:
@@ -226,7 +226,7 @@ def _call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Chang
     return (_call_end(event, seq, ts, is_error=event.is_error),)
 
 
-def _execution_ended(event: events.ToolExecutionEnd, seq: int, ts: str) -> Changes:
+def _on_execution_ended(event: events.ToolExecutionEnd, seq: int, ts: str) -> Changes:
     return (_call_end(event, seq, ts, is_error=event.is_error),)
 
 
@@ -250,11 +250,11 @@ def _call_end(
     )
 
 
-def _usage_reported(event: events.UsageReported, _: int, __: str) -> Changes:
+def _on_usage_reported(event: events.UsageReported, _: int, __: str) -> Changes:
     return (AddUsage(event),)
 
 
-def _nothing(_: events.Event, __: int, ___: str) -> Changes:
+def _on_other_event(_: events.Event, __: int, ___: str) -> Changes:
     return ()
 
 
@@ -288,36 +288,36 @@ _INPUT_CHANGES: Final[dict[str, Callable[[str, QueuedInput, int, int], RowChange
 }
 
 _UNTOUCHING: Final[dict[type[events.Event], Fold]] = {
-    events.SessionCreated: _session_created,
-    events.SessionDeleted: _session_deleted,
-    events.SessionSeen: _settings_changed,
-    events.SessionDeletionScheduled: _deletion_scheduled,
-    events.SessionRestored: _settings_changed,
+    events.SessionCreated: _on_session_created,
+    events.SessionDeleted: _on_session_deleted,
+    events.SessionSeen: _on_settings_changed,
+    events.SessionDeletionScheduled: _on_deletion_scheduled,
+    events.SessionRestored: _on_settings_changed,
 }
 
 _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
-    **dict.fromkeys(CHANGED_BY, _settings_changed),
-    events.SessionUpdated: _session_updated,
-    events.SessionActivated: _session_activated,
-    events.TrustUpdated: _trust_updated,
-    events.EntryAppended: _entry_appended,
-    events.QueueUpdate: _queue_updated,
-    events.AgentStart: _run_started,
-    events.AgentEnd: _run_ended,
-    events.TurnStart: _turn_started,
-    events.ToolCallRequested: _call_requested,
-    events.PermissionRequested: _call_waits,
-    events.ToolCallApproved: _call_approved,
-    events.ToolCallDenied: _call_denied,
-    events.ToolCallStarted: _call_started,
-    events.ToolCallCompleted: _call_completed,
-    events.ToolExecutionEnd: _execution_ended,
-    events.UsageReported: _usage_reported,
+    **dict.fromkeys(CHANGED_BY, _on_settings_changed),
+    events.SessionUpdated: _on_session_updated,
+    events.SessionActivated: _on_session_activated,
+    events.TrustUpdated: _on_trust_updated,
+    events.EntryAppended: _on_entry_appended,
+    events.QueueUpdate: _on_queue_updated,
+    events.AgentStart: _on_run_started,
+    events.AgentEnd: _on_run_ended,
+    events.TurnStart: _on_turn_started,
+    events.ToolCallRequested: _on_call_requested,
+    events.PermissionRequested: _on_permission_requested,
+    events.ToolCallApproved: _on_call_approved,
+    events.ToolCallDenied: _on_call_denied,
+    events.ToolCallStarted: _on_call_started,
+    events.ToolCallCompleted: _on_call_completed,
+    events.ToolExecutionEnd: _on_execution_ended,
+    events.UsageReported: _on_usage_reported,
 }
 
 _FOLDS: Final[dict[type[events.Event], Fold]] = {
     **{
-        struct: _touching(_IN_A_LIFE.get(struct, _nothing))
+        struct: _touching(_IN_A_LIFE.get(struct, _on_other_event))
         for name, struct in events.EVENTS.items()
         if name not in events.UNUSING_EVENTS
     },

@@ -30,7 +30,7 @@ from nousd.machine.context.compiler import (
 )
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.model_input_event import model_input
-from nousd.machine.context.transcript import owed_calls
+from nousd.machine.context.transcript import find_unanswered_calls
 from nousd.machine.session.usage import CallFigures
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
@@ -186,7 +186,7 @@ class NativeRuntime:
         """Run the calls that an earlier run left without a result, as far as they may run; return
         whether to call the model.
         """
-        owed = owed_calls(await host.context())
+        owed = find_unanswered_calls(await host.context())
         earlier = {call.tool_call_id: await host.earlier(call) for call in owed}
         return not owed or await self._carry_out(host, owed, earlier)
 

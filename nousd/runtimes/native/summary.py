@@ -82,7 +82,7 @@ async def write_summary(
         if figures is not None:
             await report(figures)
     summary = secrets.redact_output("".join(texts))
-    if bounded := compaction.bounded_summary(summary):
+    if bounded := compaction.truncate_summary(summary):
         return bounded
     if len(cut.dropped) <= QUICK_ENTRIES_MAX:
         return compaction.mechanical_summary(cut)
