@@ -16,7 +16,7 @@ from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload
 from nousd.machine.session import state as machine
 from nousd.machine.session.lifecycle import LOGGED, LifecycleTracker
-from nousd.machine.session.settings import SHARED, SharedSettings, changed_defaults
+from nousd.machine.session.settings import SHARED, SharedSettings, extract_changed_defaults
 from nousd.machine.session.state import SessionState
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
@@ -121,7 +121,9 @@ def _changed_for_all(event: Event) -> dict[str, Any]:
     """Return the shared settings that an event changes for all sessions."""
     if event.session_id or not isinstance(event, events.SessionUpdated):
         return {}
-    return {name: value for name, value in changed_defaults(event).items() if name in SHARED}
+    return {
+        name: value for name, value in extract_changed_defaults(event).items() if name in SHARED
+    }
 
 
 def _is_of_client(event: Event) -> bool:

@@ -23,8 +23,8 @@ from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected
 from nousd.machine.context.model_input import ToolSpec
 from nousd.machine.session import appending, decisions, queue_edits
-from nousd.machine.session.queue_updates import gone
-from nousd.machine.session.settings import changed_defaults
+from nousd.machine.session.queue_updates import build_removal_updates
+from nousd.machine.session.settings import extract_changed_defaults
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, Stopped
 from nousd.replay.recorded import is_outside
 from nousd.replay.recorded_context import answered_inputs, comes_and_goes
@@ -252,7 +252,7 @@ class ReplayDriver:
                     came.pop(0)  # an abort decides on both
                 if isinstance(event, events.SessionUpdated) and not event.session_id:
                     assert self._sessions is not None
-                    self._sessions.update(None, **changed_defaults(event))
+                    self._sessions.update(None, **extract_changed_defaults(event))
                     continue
                 decide = _ENTER.get(type(event), _as_it_is)
                 self.live.decide(decide(self.live, event))
@@ -311,7 +311,9 @@ def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     there = tuple(queued for queued in live.state.queue if queued.input_id in ids)
     if len(there) < len(ids):
         raise CommandRejected("input_not_found")
-    return gone(live.state, "cleared", event.inputs, event.run_id or None, event.client_id or None)
+    return build_removal_updates(
+        live.state, "cleared", event.inputs, event.run_id or None, event.client_id or None
+    )
 
 
 _DELTAS: Final = (events.MessageUpdate, events.ReasoningUpdate, events.ToolExecutionUpdate)

@@ -57,7 +57,7 @@ def test_messages_during_a_run_join_the_tree_in_order_before_the_next_turn() -> 
 
 def test_a_queued_message_joins_the_tree_after_the_leaf_of_the_ended_run() -> None:
     state = running(leaf_id="leaf", queue=(queued_message("a"),))
-    joined = appending.joined(state, run_id="run-1", leaf_id="half-an-answer")
+    joined = appending.append_waiting(state, run_id="run-1", leaf_id="half-an-answer")
     assert appended_entries(joined) == [("entry-a", "half-an-answer")]
 
 
@@ -130,7 +130,7 @@ def test_a_message_of_a_run_is_never_reused() -> None:
 
 def test_the_options_of_a_resume_come_from_the_run_of_its_prompt_or_leaf() -> None:
     own = prompt_input("p1", "run-1")
-    assert decisions.left_by(session(queue=(queued_message("a"), own)), None) == "run-1"
-    assert decisions.left_by(session(), user("u1")) == "run-1"
-    assert decisions.left_by(session(), appended_message("a", "x")) is None
-    assert decisions.left_by(session(), None) is None
+    assert decisions.find_run_to_resume(session(queue=(queued_message("a"), own)), None) == "run-1"
+    assert decisions.find_run_to_resume(session(), user("u1")) == "run-1"
+    assert decisions.find_run_to_resume(session(), appended_message("a", "x")) is None
+    assert decisions.find_run_to_resume(session(), None) is None

@@ -21,7 +21,7 @@ from nousd.machine.session.closing_events import (
     tool_result_entry,
 )
 from nousd.machine.session.lifecycle import LOGGED, WAITING, LifecycleTracker, Phase
-from nousd.machine.session.queue_updates import gone
+from nousd.machine.session.queue_updates import build_removal_updates
 from nousd.machine.session.state import apply
 from nousd.wire import events
 from nousd.wire.codec.envelope import encode_event_tail, number_event
@@ -167,7 +167,7 @@ def delivered(run: Run, steer: QueuedInput) -> list[Event]:
     assert isinstance(entry, MessageEntry)
     return [
         events.MessageStart(**own, role="user", text=text, input_ids=(steer.input_id,)),
-        *gone(run.state, "consumed", (steer,), "run-1"),
+        *build_removal_updates(run.state, "consumed", (steer,), "run-1"),
         events.EntryAppended(
             session_id="s", run_id="run-1", entry=msgspec.structs.replace(entry, role="user")
         ),

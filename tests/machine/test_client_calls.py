@@ -8,7 +8,7 @@ import pytest
 
 from nousd.machine.context.transcript import find_unanswered_calls
 from nousd.machine.session.client_calls import CALL_TRANSITIONS, CallLifecycle
-from nousd.machine.session.closing_events import cut_off
+from nousd.machine.session.closing_events import build_interrupted_end
 from nousd.machine.session.lifecycle import Phase
 from nousd.wire import events
 from nousd.wire.events.base import CutOff
@@ -72,8 +72,12 @@ def test_an_event_that_the_phase_does_not_allow_raises(phase: Phase) -> None:
 @pytest.mark.parametrize("reason", ["aborted", "error", "timeout", "interrupted"])
 def test_a_stopped_call_gets_its_missing_closing_event(reason: CutOff) -> None:
     denied = events.ToolCallDenied(**CALL, by="stop", reason=reason)
-    not_begun = cut_off(CALL, [EVALUATED.said], None, reason, result=f"tool_error: {reason}")
-    completed = cut_off(CALL, [EVALUATED.said], STARTED, reason, result=f"tool_error: {reason}")
+    not_begun = build_interrupted_end(
+        CALL, [EVALUATED.said], None, reason, result=f"tool_error: {reason}"
+    )
+    completed = build_interrupted_end(
+        CALL, [EVALUATED.said], STARTED, reason, result=f"tool_error: {reason}"
+    )
     owed = {
         phase: tracker_in(phase).closing_events(reason)
         for phase in WAY

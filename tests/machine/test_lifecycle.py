@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from nousd.machine.session.closing_events import (
+    build_interrupted_end,
     closing_events,
-    cut_off,
     tool_calls_of,
     tool_result_entry,
 )
@@ -446,14 +446,14 @@ def test_closing_events_complete_an_executing_call_and_deny_an_undecided_one(
     completed, *_ = ends_of(tracker_in(Phase.EXECUTING), status)
     started = EVENTS["tool_call_started"]
     assert isinstance(started, events.ToolCallStarted)
-    assert completed == cut_off(CALL, (), started, reason)
+    assert completed == build_interrupted_end(CALL, (), started, reason)
     tracker = tracker_in(Phase.REQUESTED)
     judged = EVENTS["tool_call_policy_evaluated"]
     for event in (judged, EVENTS["tool_call_approved"], started):
         tracker.note(event)
     completed, *_ = ends_of(tracker, status)
     assert isinstance(judged, events.ToolCallPolicyEvaluated)
-    assert completed == cut_off(CALL, [judged.said], started, reason)
+    assert completed == build_interrupted_end(CALL, [judged.said], started, reason)
     denied, *_ = ends_of(tracker_in(Phase.REQUESTED), status)
     assert denied == events.ToolCallDenied(**CALL, by="stop", reason=reason)
 
@@ -461,7 +461,7 @@ def test_closing_events_complete_an_executing_call_and_deny_an_undecided_one(
 def test_the_completion_of_a_call_that_was_cut_off_has_the_facts_of_its_start() -> None:
     source = PolicySource(source="mode", decision="allow", reason="r")
     told = events.ToolCallStarted(**CALL, executed_by="mcp", permission_mode="ask")
-    assert cut_off(CALL, [source], told, "aborted") == events.ToolCallCompleted(
+    assert build_interrupted_end(CALL, [source], told, "aborted") == events.ToolCallCompleted(
         **CALL,
         is_error=True,
         stop_reason="aborted",
@@ -478,7 +478,7 @@ def test_the_completion_of_a_call_that_was_cut_off_has_the_facts_of_its_start() 
         policy_snapshot=PolicySnapshot(sources=(source,)),
     )
     for before in (events.ToolCallStarted(**CALL), None):
-        assert cut_off(CALL, [source], before, "aborted") == untold
+        assert build_interrupted_end(CALL, [source], before, "aborted") == untold
 
 
 EARLIER: list[list[str]] = [

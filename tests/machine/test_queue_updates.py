@@ -31,7 +31,9 @@ def accept(kind: str) -> Step:
 
 
 def prompt(state: SessionState, number: int) -> Events:
-    return (queue_updates.accepted(state, prompt_input(f"i{number}", f"earlier-{number}")),)
+    return (
+        queue_updates.build_accepted_update(state, prompt_input(f"i{number}", f"earlier-{number}")),
+    )
 
 
 def append(state: SessionState, number: int) -> Events:

@@ -43,7 +43,7 @@ def totals_of(reports: list[UsageReported]) -> UsageTotals | None:
 
 def test_a_usage_event_has_the_figures_of_its_call_and_omits_unknown_ones() -> None:
     figures = CallFigures(provider="mock", model="m", purpose="summary", duration_ms=7)
-    assert figures.reported("s") == UsageReported(
+    assert figures.to_event("s") == UsageReported(
         session_id="s", provider="mock", model="m", duration_ms=7, purpose="summary"
     )
 

@@ -109,4 +109,4 @@ async def _count_call(services: Services, session_id: str, figures: CallFigures)
     """Record the usage of the call even if its summary is discarded."""
     with trio.CancelScope(shield=True):
         live = await services.sessions.get(session_id)
-        live.decide((figures.reported(session_id),))
+        live.decide((figures.to_event(session_id),))

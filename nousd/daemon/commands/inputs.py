@@ -325,7 +325,7 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
     refuse_second_run(services, live, command.client_id)
     runtime = services.run_services.runtimes.of(live.state)
     run_id = services.clock.new_id("run")
-    request = decisions.resumed(live.state, left.request, command.client_id)
+    request = decisions.build_resumed_request(live.state, left.request, command.client_id)
     decided = decisions.resume_run(
         live.state,
         run_id,

@@ -15,7 +15,7 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import CommandRejected
 from nousd.machine.context import text_offload
 from nousd.machine.session import queue
-from nousd.machine.session.appending import appended_entry
+from nousd.machine.session.appending import build_appended_entry
 from nousd.store.rows import Path
 from nousd.wire import commands
 from nousd.wire.codec.envelope import encode_json
@@ -38,12 +38,12 @@ async def get_messages(services: Services, command: commands.GetMessages) -> Mes
     if live is None:
         return Messages(session_id="", messages=(), cursor=at, has_more=False)
     leaf_id = live.committed.leaf_id
-    waiting = queue.appended(live.committed.queue)
+    waiting = queue.list_messages(live.committed.queue)
     if command.leaf_id is not None:
         await require_entry(services, live, command.leaf_id)
         leaf_id, waiting = command.leaf_id, ()
     pending = [
-        msgspec.structs.replace(appended_entry(message, None), pending=True)
+        msgspec.structs.replace(build_appended_entry(message, None), pending=True)
         for message in await whole_inputs(services.store, waiting)
     ]
     if command.compacted:

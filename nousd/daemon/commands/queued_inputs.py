@@ -123,7 +123,7 @@ async def _require_pending(services: Services, command: Change) -> tuple[LiveSes
         queued = queue_edits.require_waiting(live.state, command.input_id, command.queue_revision)
     except CommandRejected as refusal:
         if refusal.message == "input_not_found" and await _was_delivered(services, live, command):
-            raise queue_edits.input_delivered() from None
+            raise queue_edits.build_delivered_error() from None
         raise
     return live, queued
 

@@ -146,9 +146,12 @@ async def read_unfinished_work(services: Services, live: LiveSession) -> Left:
         leaf_id = live.state.leaf_id
         await services.store.flush()
         leaf = None if leaf_id is None else await services.store.entry(live.session_id, leaf_id)
-        run_id = decisions.left_by(live.state, leaf)
+        run_id = decisions.find_run_to_resume(live.state, leaf)
         record = None if run_id is None else await services.store.run(run_id)
-        if live.state.leaf_id == leaf_id and decisions.left_by(live.state, leaf) == run_id:
+        if (
+            live.state.leaf_id == leaf_id
+            and decisions.find_run_to_resume(live.state, leaf) == run_id
+        ):
             options = UNSET if record is None else record.options
             return Left(leaf, NOTHING_ASKED if options is UNSET else RunRequest(options=options))
     raise CommandRejected("session_changed")

@@ -69,7 +69,7 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
             name=command.name, parent=parent, session_id=branch_id, activate=command.activate
         )
     new_id = partial(services.clock.new_id, "msg")
-    if waiting := appending.joined_to_branch(live.state, parent.state, new_id):
+    if waiting := appending.copy_waiting_to_branch(live.state, parent.state, new_id):
         handle = live.decide(waiting)
     return Deferred(handle, _build_reply(live, is_active=command.activate, warnings=warnings))
 

@@ -19,11 +19,11 @@ from nousd.daemon.eventlog.log import Log
 from nousd.daemon.eventlog.log_walk import event_of, for_each_event
 from nousd.daemon.runs.call_records import tracker_of
 from nousd.errors import StoreError
-from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.appending import append_waiting, leaf_after
 from nousd.machine.session.closing_events import closing_events
 from nousd.machine.session.lifecycle import LOGGED, LifecycleTracker
 from nousd.machine.session.state import SessionState, queue_fields
-from nousd.machine.session.usage import owed_usage
+from nousd.machine.session.usage import build_unreported_usage
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter
 from nousd.store.rows import ToolCallRow
@@ -95,8 +95,8 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
     *ends, end = closing_events(tracker, "interrupted", leaf_id=leaf_id, now=clock.now())
     pending = await store.pending_inputs(run.session_id)
     left = SessionState(session_id=run.session_id, queue_revision=revision, **queue_fields(pending))
-    appended = joined(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
-    return (*owed_usage(tracker), *ends, *appended, end)
+    appended = append_waiting(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
+    return (*build_unreported_usage(tracker), *ends, *appended, end)
 
 
 async def _ends_of_call(row: ToolCallRow, store: Store) -> tuple[Event, ...]:

@@ -19,7 +19,7 @@ from nousd.daemon.runs.run_hooks import RunHooks
 from nousd.errors import NousdError, RunFailed, without_category
 from nousd.machine.context import text_offload
 from nousd.machine.session import decisions, queue
-from nousd.machine.session.appending import joined, leaf_after
+from nousd.machine.session.appending import append_waiting, leaf_after
 from nousd.machine.session.closing_events import closing_events, open_ends
 from nousd.machine.session.lifecycle import Phase
 from nousd.machine.session.queue import Turn
@@ -160,7 +160,7 @@ class RunLoop:
         turn = await self._next_turn()
         ends: list[Event] = [events.TurnEnd(**self._host.tracker.where)]
         if turn is None:
-            ends += joined(self._host.live.state, run_id=self._host.run_id)
+            ends += append_waiting(self._host.live.state, run_id=self._host.run_id)
             ends.append(self._agent_end("completed"))
         self._host.decide(ends)
         return turn
@@ -204,7 +204,7 @@ class RunLoop:
         )
         *first, end = ends
         leaf_id = leaf_after(first, self._host.leaf_id)
-        appended = joined(self._host.live.state, run_id=self._host.run_id, leaf_id=leaf_id)
+        appended = append_waiting(self._host.live.state, run_id=self._host.run_id, leaf_id=leaf_id)
         self._host.decide([*remarks, *first, *appended, end])
 
     def _is_model_asked(self) -> bool:

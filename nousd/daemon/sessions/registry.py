@@ -25,7 +25,7 @@ from nousd.machine.session.settings import (
     INHERITED,
     LASTING,
     SHARED,
-    changed_defaults,
+    extract_changed_defaults,
 )
 from nousd.machine.session.state import SessionState, queue_fields
 from nousd.store.interface import Store
@@ -343,7 +343,7 @@ class Sessions:
         return self._apply_update(event, active.decide((event, removed)))
 
     def _apply_update(self, event: events.SessionUpdated, handle: CommitHandle) -> CommitHandle:
-        known = changed_defaults(event)
+        known = extract_changed_defaults(event)
         self.defaults = msgspec.structs.replace(self.defaults, **known)
 
         def on_resolved(handle: CommitHandle) -> None:

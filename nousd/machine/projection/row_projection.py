@@ -46,7 +46,11 @@ from nousd.machine.projection.row_changes import (
     UpdateSession,
     UseArtifact,
 )
-from nousd.machine.session.settings import CHANGED_BY, changed_defaults, changed_settings
+from nousd.machine.session.settings import (
+    CHANGED_BY,
+    extract_changed_defaults,
+    extract_changed_settings,
+)
 from nousd.machine.session.state import request_of
 from nousd.wire import events
 from nousd.wire.events import Event
@@ -77,7 +81,7 @@ def _on_session_created(event: events.SessionCreated, seq: int, ts: str) -> Chan
         created_at=event.created_at,
         parent_id=_or_none(event.parent_id),
         leaf_id=_or_none(event.leaf_id),
-        settings=changed_settings(event, ts),
+        settings=extract_changed_settings(event, ts),
         seq=seq,
         ts=ts,
     )
@@ -91,13 +95,13 @@ def _on_session_updated(event: events.SessionUpdated, _: int, ts: str) -> Change
     changes = _on_settings_changed(event, 0, ts)
     if event.leaf_id is not UNSET:
         changes += (MoveLeaf(event.session_id, event.leaf_id),)
-    if defaults := changed_defaults(event):
+    if defaults := extract_changed_defaults(event):
         changes += (SetDefaults(defaults),)
     return changes
 
 
 def _on_settings_changed(event: events.Event, _: int, ts: str) -> Changes:
-    return (UpdateSession(event.session_id, changed_settings(event, ts)),)
+    return (UpdateSession(event.session_id, extract_changed_settings(event, ts)),)
 
 
 def _on_trust_updated(event: events.TrustUpdated, _: int, __: str) -> Changes:

@@ -15,7 +15,11 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.session import queue
 from nousd.machine.session import state as session
-from nousd.machine.session.queue_updates import accepted, gone, taken
+from nousd.machine.session.queue_updates import (
+    build_accepted_update,
+    build_accepted_update_unchecked,
+    build_removal_updates,
+)
 from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
@@ -37,15 +41,15 @@ def append_message(
     A run's entries must follow each other, and a result its call; nothing may come between them.
     """
     if state.run is not None:
-        return (accepted(state, message, run_id=state.run.run_id),)
-    waits = taken(state, message)
-    entered = (waits, *joined(session.apply(state, waits, ""), run_id=None))
+        return (build_accepted_update(state, message, run_id=state.run.run_id),)
+    waits = build_accepted_update_unchecked(state, message)
+    entered = (waits, *append_waiting(session.apply(state, waits, ""), run_id=None))
     if title is None:
         return entered
     return (events.SessionUpdated(session_id=state.session_id, title=title), *entered)
 
 
-def joined_to_branch(
+def copy_waiting_to_branch(
     branch: SessionState, parent: SessionState, new_id: Callable[[], str]
 ) -> Events:
     """Return the events that give a new branch the messages that still wait in its parent.
@@ -54,20 +58,22 @@ def joined_to_branch(
     """
     waiting = tuple(
         msgspec.structs.replace(message, entry_id=new_id())
-        for message in queue.appended(parent.queue)
+        for message in queue.list_messages(parent.queue)
     )
     return _entries(waiting, branch.session_id, branch.leaf_id, UNSET)
 
 
-def joined(state: SessionState, *, run_id: str | None, leaf_id: str | None = None) -> Events:
+def append_waiting(
+    state: SessionState, *, run_id: str | None, leaf_id: str | None = None
+) -> Events:
     """Return the events that put waiting messages into the tree.
 
     Args:
         leaf_id: their parent, if the state does not know it yet.
     """
-    waiting = queue.appended(state.queue)
+    waiting = queue.list_messages(state.queue)
     entries = _entries(waiting, state.session_id, leaf_id or state.leaf_id, or_unset(run_id))
-    return (*gone(state, "consumed", waiting, run_id), *entries)
+    return (*build_removal_updates(state, "consumed", waiting, run_id), *entries)
 
 
 def _entries(
@@ -75,13 +81,13 @@ def _entries(
 ) -> Events:
     entries: list[events.Event] = []
     for message in waiting:
-        entry = appended_entry(message, leaf_id)
+        entry = build_appended_entry(message, leaf_id)
         entries.append(events.EntryAppended(session_id=session_id, run_id=run_id, entry=entry))
         leaf_id = entry.id
     return tuple(entries)
 
 
-def appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
+def build_appended_entry(message: QueuedInput, parent_id: str | None) -> MessageEntry:
     """Return the entry of an appended message, after its parent."""
     assert message.entry_id is not UNSET
     assert message.accepted_at is not UNSET

@@ -23,7 +23,7 @@ from msgspec import UNSET
 from nousd.machine.session import state as machine
 from nousd.machine.session.closing_events import announcement, call_of, message_of
 from nousd.machine.session.lifecycle import LifecycleTracker
-from nousd.machine.session.queue_updates import gone
+from nousd.machine.session.queue_updates import build_removal_updates
 from nousd.machine.session.state import SessionState
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
@@ -90,7 +90,9 @@ class _Outgoing:
     def add_held(self, event: events.Event) -> None:
         """Add an event that was decided on an earlier state."""
         if isinstance(event, events.QueueUpdate):
-            for update in gone(self.state, "consumed", event.inputs, event.run_id or None):
+            for update in build_removal_updates(
+                self.state, "consumed", event.inputs, event.run_id or None
+            ):
                 self.add(update)
         else:
             self.add(event)
@@ -232,7 +234,7 @@ class Brackets:
                 bracket.output_left = 0
                 return
             bracket.output_left -= size
-        joined = _joined(bracket.held[-1], event) if bracket.held else None
+        joined = _join_deltas(bracket.held[-1], event) if bracket.held else None
         if joined is None:
             bracket.held.append(event)
         else:
@@ -250,7 +252,7 @@ class Brackets:
                 self._open = bracket
 
 
-def _joined(last: events.Event, event: events.Event) -> events.Event | None:
+def _join_deltas(last: events.Event, event: events.Event) -> events.Event | None:
     """Return two deltas in one; None if they are not of one kind, or too long together."""
     if type(last) is not type(event) or not isinstance(last, _DELTAS):
         return None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from nousd.machine.session.closing_events import cut_off, rejected
+from nousd.machine.session.closing_events import build_interrupted_end, build_rejection
 from nousd.machine.session.lifecycle import Phase
 from nousd.wire import events
 from nousd.wire.events.base import CutOff
@@ -82,7 +82,7 @@ class CallLifecycle:
             return ()
         if self.phase in _DECIDING:
             return (events.ToolCallDenied(**self.call, by="stop", reason=reason),)
-        completed = cut_off(
+        completed = build_interrupted_end(
             self.call, self._sources, self._started, reason, result=f"tool_error: {reason}"
         )
-        return (*[rejected(asked, reason) for asked in self._questions.values()], completed)
+        return (*[build_rejection(asked, reason) for asked in self._questions.values()], completed)

@@ -104,7 +104,7 @@ def _message_ends(
         stop_reason=reason,
         error=or_unset(error),
     )
-    return [end, _appended(tracker, entry)]
+    return [end, _build_entry_event(tracker, entry)]
 
 
 def _ends_of_tasks(tracker: LifecycleTracker, reason: CutOff) -> list[events.Event]:
@@ -112,8 +112,8 @@ def _ends_of_tasks(tracker: LifecycleTracker, reason: CutOff) -> list[events.Eve
     questions = [each for each in asked if isinstance(each, events.QuestionAsked)]
     requests = [each for each in asked if isinstance(each, events.PermissionRequested)]
     return [
-        *[rejected(question, reason) for question in questions],
-        *[_denied(request, reason) for request in requests],
+        *[build_rejection(question, reason) for question in questions],
+        *[_build_denial(request, reason) for request in requests],
     ]
 
 
@@ -121,20 +121,20 @@ def _tool_ends(
     tracker: LifecycleTracker, tool: OpenTool, reason: CutOff, leaf_id: str | None, now: str
 ) -> list[events.Event]:
     call: Any = tracker.where | tool.keys
-    ends: list[events.Event] = [rejected(asked, reason) for asked in tool.questions.values()]
+    ends: list[events.Event] = [build_rejection(asked, reason) for asked in tool.questions.values()]
     phase = tracker.phase_of(tool)
     if phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
     elif phase is Phase.EXECUTING:
         own = {"result": f"tool_error: {reason}"} if tool.has_waited else {}
-        ends.append(cut_off(call, tool.sources, tool.started, reason, **own))
+        ends.append(build_interrupted_end(call, tool.sources, tool.started, reason, **own))
     end = events.ToolExecutionEnd(
         **call, **_result_of(tool, reason), executed=tool.started is not None
     )
     entry = tool_result_entry(
         end, parent_id=leaf_id, turn_kind=tracker.turn_kind, text=end.result, now=now
     )
-    return [*ends, end, _appended(tracker, entry)]
+    return [*ends, end, _build_entry_event(tracker, entry)]
 
 
 def _result_of(tool: OpenTool, reason: CutOff) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def _waiting_calls(tracker: LifecycleTracker, message_id: str) -> tuple[ToolCall
     )
 
 
-def cut_off(
+def build_interrupted_end(
     call: Mapping[str, Any],
     sources: Sequence[PolicySource],
     started: events.ToolCallStarted | None,
@@ -221,7 +221,7 @@ def cut_off(
     )
 
 
-def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
+def _build_denial(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
     """Return the end of a request of a task whose call is stopped."""
     return events.ToolCallDenied(
         session_id=asked.session_id,
@@ -237,7 +237,7 @@ def _denied(asked: events.PermissionRequested, reason: str) -> events.ToolCallDe
     )
 
 
-def rejected(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
+def build_rejection(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
     """Return the end of a question whose call is stopped."""
     return events.QuestionRejected(
         **asked.call,
@@ -330,7 +330,7 @@ def announcement(
     return [
         events.MessageStart(**tracker.where, message_id=message_id, role="assistant"),
         events.MessageEnd(**tracker.where, message_id=message_id, text="", stop_reason="tool_use"),
-        _appended(tracker, entry),
+        _build_entry_event(tracker, entry),
     ]
 
 
@@ -350,5 +350,5 @@ def tool_calls_of(
     )
 
 
-def _appended(tracker: LifecycleTracker, entry: MessageEntry) -> events.EntryAppended:
+def _build_entry_event(tracker: LifecycleTracker, entry: MessageEntry) -> events.EntryAppended:
     return events.EntryAppended(session_id=tracker.session_id, run_id=tracker.run_id, entry=entry)

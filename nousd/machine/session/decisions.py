@@ -14,8 +14,13 @@ from msgspec import UNSET, UnsetType
 
 from nousd.errors import CommandRejected
 from nousd.machine.session import queue
-from nousd.machine.session.appending import joined, leaf_after
-from nousd.machine.session.queue_updates import accepted, delivering, gone, promoted
+from nousd.machine.session.appending import append_waiting, leaf_after
+from nousd.machine.session.queue_updates import (
+    build_accepted_update,
+    build_delivering_updates,
+    build_promoted_update,
+    build_removal_updates,
+)
 from nousd.machine.session.state import RunInfo, SessionState, is_taken, queue_fields
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
@@ -83,7 +88,7 @@ def start_run(
         )
     return (
         *changed,
-        accepted(state, prompt),
+        build_accepted_update(state, prompt),
         _agent_start(
             state,
             prompt.run_id,
@@ -112,7 +117,7 @@ def resume_run(
 
     Args:
         runtime_version: as for ``start_run``.
-        request: the request of the run that left this, reduced by ``resumed``.
+        request: the request of the run that left this, reduced by ``build_resumed_request``.
         in_v1_scope: whether the session is the active one.
 
     Raises:
@@ -196,14 +201,16 @@ def move_leaf(state: SessionState, leaf_id: str) -> Events:
     return (moved, events.SessionSeen(session_id=state.session_id, entry_id=leaf_id))
 
 
-def left_by(state: SessionState, leaf: Entry | None) -> str | None:
+def find_run_to_resume(state: SessionState, leaf: Entry | None) -> str | None:
     """Return the run that left the work for a resume; None if none did."""
     for queued in queue.in_order(state.queue):
         return queued.run_id or None
     return None if leaf is None else leaf.run_id or None
 
 
-def resumed(state: SessionState, earlier: RunRequest, client_id: str | None = None) -> RunRequest:
+def build_resumed_request(
+    state: SessionState, earlier: RunRequest, client_id: str | None = None
+) -> RunRequest:
     """Return the part of a run's request that applies to the run that continues its work.
 
     After the prompt was consumed, the run's first answer is over.
@@ -233,7 +240,7 @@ def accept_input(
 ) -> events.QueueUpdate:
     """Queue a steer or follow-up for the active run."""
     run = require_running(state, expected_run_id)
-    return accepted(state, msgspec.structs.replace(queued, run_id=run.run_id))
+    return build_accepted_update(state, msgspec.structs.replace(queued, run_id=run.run_id))
 
 
 def abort_run(
@@ -260,7 +267,10 @@ def abort_run(
         for queued in queue.in_order(state.queue)
         if not keep_queue or is_taken(state, queued)
     )
-    return (aborting, *gone(state, "cleared", cleared, run.run_id, client_id)), cleared
+    return (
+        aborting,
+        *build_removal_updates(state, "cleared", cleared, run.run_id, client_id),
+    ), cleared
 
 
 def defer_deletion(state: SessionState) -> Events:
@@ -285,7 +295,7 @@ def clear_queue(
         for queued in queue.in_order(state.queue)
         if kind in (None, queued.kind) and not is_taken(state, queued)
     )
-    return gone(state, "cleared", cleared, own, client_id), cleared
+    return build_removal_updates(state, "cleared", cleared, own, client_id), cleared
 
 
 def promote(state: SessionState, input_id: str, client_id: str | None = None) -> Events:
@@ -303,10 +313,10 @@ def promote(state: SessionState, input_id: str, client_id: str | None = None) ->
         raise CommandRejected("input_not_promotable")
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
-        return (promoted(state, steer, client_id),)
+        return (build_promoted_update(state, steer, client_id),)
     # The run that accepted it stays, so that a repeated request gets its first acknowledgement.
     steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
-    return (promoted(state, steer, client_id),)
+    return (build_promoted_update(state, steer, client_id),)
 
 
 def begin_turn(
@@ -323,9 +333,9 @@ def begin_turn(
     Messages appended meanwhile come first. A turn that resumes has no user message; if the text was
     appended before, the message has that entry's id.
     """
-    appended = joined(state, run_id=run_id)
+    appended = append_waiting(state, run_id=run_id)
     leaf_id = leaf_after(appended, state.leaf_id)
-    left = queue.without(state.queue, queue.appended(state.queue))
+    left = queue.without(state.queue, queue.list_messages(state.queue))
     state = msgspec.structs.replace(state, **queue_fields(left))
     common: TurnKey = {
         "session_id": state.session_id,
@@ -334,7 +344,7 @@ def begin_turn(
     }
     if not turn.inputs:
         return (*appended, events.TurnStart(**common))
-    delivered = _delivered(
+    delivered = _deliver_inputs(
         state, turn, where=common, leaf_id=leaf_id, message_id=message_id, created_at=created_at
     )
     return (*appended, events.TurnStart(**common), *delivered)
@@ -346,22 +356,22 @@ def offer_turn(state: SessionState, turn: queue.Turn, *, run_id: str, turn_id: s
     """
     start = events.TurnStart(session_id=state.session_id, run_id=run_id, turn_id=turn_id)
     return (
-        *joined(state, run_id=run_id),
+        *append_waiting(state, run_id=run_id),
         start,
-        *delivering(state, turn.inputs, run_id),
+        *build_delivering_updates(state, turn.inputs, run_id),
     )
 
 
 def take_steer(state: SessionState, steer: queue.Turn, run_id: str) -> Events:
     """Take pending steers to deliver them inside of the running turn."""
-    return delivering(state, steer.inputs, run_id)
+    return build_delivering_updates(state, steer.inputs, run_id)
 
 
 def deliver(
     state: SessionState, turn: queue.Turn, *, where: TurnKey, message_id: str, created_at: str
 ) -> Events:
     """Consume inputs that were delivered, with whole texts: user message and entry in one step."""
-    return _delivered(
+    return _deliver_inputs(
         state,
         turn,
         where=where,
@@ -371,7 +381,7 @@ def deliver(
     )
 
 
-def _delivered(
+def _deliver_inputs(
     state: SessionState,
     turn: queue.Turn,
     *,
@@ -404,7 +414,7 @@ def _delivered(
     text = {key: message[key] for key in ("text", "text_ref", "text_bytes") if key in message}
     return (
         events.MessageStart(**where, message_id=message_id, role="user", **message),
-        *gone(state, "consumed", turn.inputs, run_id),
+        *build_removal_updates(state, "consumed", turn.inputs, run_id),
         *entries,
         events.MessageEnd(**where, message_id=message_id, **text),
     )

@@ -332,46 +332,46 @@ class LifecycleTracker:
         return {"session_id": self.session_id, "run_id": self.run_id, "turn_id": str(self.turns)}
 
 
-def _start(tracker: LifecycleTracker, event: events.AgentStart) -> None:
+def _on_agent_start(tracker: LifecycleTracker, event: events.AgentStart) -> None:
     tracker.model = event.model
 
 
-def _turn(tracker: LifecycleTracker, _: events.TurnStart) -> None:
+def _on_turn_start(tracker: LifecycleTracker, _: events.TurnStart) -> None:
     tracker.turns += 1
     tracker.turn_kind = "resume"
 
 
-def _model_is_asked(tracker: LifecycleTracker, event: events.ModelInput) -> None:
+def _on_model_input(tracker: LifecycleTracker, event: events.ModelInput) -> None:
     tracker.asked = event
 
 
-def _counted(tracker: LifecycleTracker, event: events.UsageReported) -> None:
+def _on_usage_reported(tracker: LifecycleTracker, event: events.UsageReported) -> None:
     if tracker.message is not None and tracker.message.message_id == event.message_id:
         tracker.message.is_counted = True
 
 
-def _open_message(tracker: LifecycleTracker, event: events.MessageStart) -> None:
+def _on_message_start(tracker: LifecycleTracker, event: events.MessageStart) -> None:
     tracker.message = OpenMessage(event.message_id, event.role)
     if event.turn_kind is not UNSET:
         tracker.turn_kind = event.turn_kind
 
 
-def _delta(tracker: LifecycleTracker, event: events.MessageUpdate) -> None:
+def _on_message_update(tracker: LifecycleTracker, event: events.MessageUpdate) -> None:
     assert tracker.message is not None
     tracker.message.streamed.write(event.delta)
 
 
-def _reasoning(tracker: LifecycleTracker, event: events.ReasoningUpdate) -> None:
+def _on_reasoning_update(tracker: LifecycleTracker, event: events.ReasoningUpdate) -> None:
     assert tracker.message is not None
     tracker.message.reasoned.write(event.delta)
 
 
-def _close_message(tracker: LifecycleTracker, event: events.MessageEnd) -> None:
+def _on_message_end(tracker: LifecycleTracker, event: events.MessageEnd) -> None:
     tracker.message = None
     tracker.messages.add(event.message_id)
 
 
-def _open_tool(tracker: LifecycleTracker, event: events.ToolExecutionStart) -> None:
+def _on_tool_start(tracker: LifecycleTracker, event: events.ToolExecutionStart) -> None:
     tool = tracker.tools.get(event.tool_call_id)
     if tool is None:
         tool = tracker.tools[event.tool_call_id] = OpenTool(event.tool_call_id, event.tool_name)
@@ -380,58 +380,58 @@ def _open_tool(tracker: LifecycleTracker, event: events.ToolExecutionStart) -> N
     tracker.tool = tool
 
 
-def _tool_requested(tracker: LifecycleTracker, event: events.ToolCallRequested) -> None:
+def _on_call_requested(tracker: LifecycleTracker, event: events.ToolCallRequested) -> None:
     tool = tracker.tools[event.tool_call_id]
     tool.attempt = event.attempt
     tool.input_hash = event.input_hash
     tool.requested = event
 
 
-def _tool_judged(tracker: LifecycleTracker, event: events.ToolCallPolicyEvaluated) -> None:
+def _on_policy_evaluated(tracker: LifecycleTracker, event: events.ToolCallPolicyEvaluated) -> None:
     tracker.tools[event.tool_call_id].sources.append(event.said)
 
 
-def _tool_began(tracker: LifecycleTracker, event: events.ToolCallStarted) -> None:
+def _on_call_started(tracker: LifecycleTracker, event: events.ToolCallStarted) -> None:
     tracker.tools[event.tool_call_id].started = event
 
 
-def _question_asked(tracker: LifecycleTracker, event: events.QuestionAsked) -> None:
+def _on_question_asked(tracker: LifecycleTracker, event: events.QuestionAsked) -> None:
     tracker.tools[event.tool_call_id].questions[event.question_id] = event
 
 
-def _question_settled(
+def _on_question_settled(
     tracker: LifecycleTracker, event: events.QuestionAnswered | events.QuestionRejected
 ) -> None:
     tracker.tools[event.tool_call_id].questions.pop(event.question_id, None)
 
 
-def _close_tool(tracker: LifecycleTracker, event: events.ToolExecutionEnd) -> None:
+def _on_tool_end(tracker: LifecycleTracker, event: events.ToolExecutionEnd) -> None:
     assert event.tool_call_id in tracker.tools, "the end of a call that is not open"
     del tracker.tools[event.tool_call_id]
     tracker.tool = None
 
 
-def _end_turn(tracker: LifecycleTracker, _: events.TurnEnd) -> None:
+def _on_turn_end(tracker: LifecycleTracker, _: events.TurnEnd) -> None:
     assert not tracker.tools, f"calls wait for their bracket: {', '.join(tracker.tools)}"
     tracker.messages.clear()
 
 
 _REMEMBER: Final[dict[type[events.Event], Any]] = {
-    events.AgentStart: _start,
-    events.TurnStart: _turn,
-    events.ModelInput: _model_is_asked,
-    events.UsageReported: _counted,
-    events.MessageStart: _open_message,
-    events.MessageUpdate: _delta,
-    events.ReasoningUpdate: _reasoning,
-    events.MessageEnd: _close_message,
-    events.ToolExecutionStart: _open_tool,
-    events.ToolCallRequested: _tool_requested,
-    events.ToolCallPolicyEvaluated: _tool_judged,
-    events.ToolCallStarted: _tool_began,
-    events.QuestionAsked: _question_asked,
-    events.QuestionAnswered: _question_settled,
-    events.QuestionRejected: _question_settled,
-    events.ToolExecutionEnd: _close_tool,
-    events.TurnEnd: _end_turn,
+    events.AgentStart: _on_agent_start,
+    events.TurnStart: _on_turn_start,
+    events.ModelInput: _on_model_input,
+    events.UsageReported: _on_usage_reported,
+    events.MessageStart: _on_message_start,
+    events.MessageUpdate: _on_message_update,
+    events.ReasoningUpdate: _on_reasoning_update,
+    events.MessageEnd: _on_message_end,
+    events.ToolExecutionStart: _on_tool_start,
+    events.ToolCallRequested: _on_call_requested,
+    events.ToolCallPolicyEvaluated: _on_policy_evaluated,
+    events.ToolCallStarted: _on_call_started,
+    events.QuestionAsked: _on_question_asked,
+    events.QuestionAnswered: _on_question_settled,
+    events.QuestionRejected: _on_question_settled,
+    events.ToolExecutionEnd: _on_tool_end,
+    events.TurnEnd: _on_turn_end,
 }

@@ -64,7 +64,7 @@ def in_order(queue: Inputs) -> Inputs:
     return tuple(queued for kind in ORDER for queued in of_kind(queue, kind))
 
 
-def appended(queue: Inputs) -> Inputs:
+def list_messages(queue: Inputs) -> Inputs:
     """Return the messages that wait for their place in the tree, in order."""
     return of_kind(queue, "message")
 
@@ -82,7 +82,7 @@ def pending_counts(queue: Inputs) -> PendingCounts:
     return PendingCounts(steer=kinds.count("steer"), follow_up=kinds.count("follow_up"))
 
 
-def counted(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
+def add_to_counts(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
     """Return the ``pending_counts`` after one more input is queued."""
     steer = counts.steer + (queued.kind == "steer")
     return PendingCounts(steer=steer, follow_up=counts.follow_up + (queued.kind == "follow_up"))

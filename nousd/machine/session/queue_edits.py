@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from nousd.errors import CommandRejected
 from nousd.machine.session import queue
-from nousd.machine.session.queue_updates import edited, gone, moved
+from nousd.machine.session.queue_updates import (
+    build_edited_update,
+    build_moved_update,
+    build_removal_updates,
+)
 from nousd.machine.session.state import SessionState, is_taken
 from nousd.wire import events
 from nousd.wire.objects.inputs import QueuedInput
@@ -30,7 +34,7 @@ def require_waiting(
     else:
         raise CommandRejected("input_not_found")
     if is_taken(state, queued):
-        raise input_delivered()
+        raise build_delivered_error()
     if queue_revision not in (None, state.queue_revision):
         raise CommandRejected(
             "queue_changed",
@@ -40,7 +44,7 @@ def require_waiting(
     return queued
 
 
-def input_delivered() -> CommandRejected:
+def build_delivered_error() -> CommandRejected:
     """Return the refusal to change an input that a turn has taken."""
     return CommandRejected(
         "input_delivered",
@@ -57,7 +61,7 @@ def edit_queued(
         CommandRejected: ``queue_full``, and as ``require_waiting``.
     """
     require_waiting(state, new.input_id)
-    return edited(state, new, client_id)
+    return build_edited_update(state, new, client_id)
 
 
 def move_queued(
@@ -80,7 +84,7 @@ def move_queued(
             cause="before_input_id must name another pending input of the same kind",
             details={"kind": queued.kind},
         )
-    return moved(state, queued, before_input_id, client_id)
+    return build_moved_update(state, queued, before_input_id, client_id)
 
 
 def remove_queued(
@@ -96,4 +100,4 @@ def remove_queued(
     """
     removed = (require_waiting(state, input_id),)
     run_id = None if state.run is None else state.run.run_id
-    return gone(state, "cleared", removed, run_id, client_id), removed
+    return build_removal_updates(state, "cleared", removed, run_id, client_id), removed

@@ -22,7 +22,7 @@ _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
 """Maximum characters of texts in one ``queue_update`` about removed inputs."""
 
 
-def accepted(
+def build_accepted_update(
     state: SessionState, queued: QueuedInput, *, run_id: str | None = None
 ) -> events.QueueUpdate:
     """Return the event that makes an input wait.
@@ -37,15 +37,15 @@ def accepted(
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
     if state.queued_chars + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
-    return taken(state, queued, or_unset(run_id) or queued.run_id)
+    return build_accepted_update_unchecked(state, queued, or_unset(run_id) or queued.run_id)
 
 
-def taken(
+def build_accepted_update_unchecked(
     state: SessionState, queued: QueuedInput, run_id: str | UnsetType = UNSET
 ) -> events.QueueUpdate:
-    """Like ``accepted``, without the bound of the queue: for inputs that leave it at once."""
+    """Return the same event without the bound of the queue: for inputs that leave it at once."""
     # Called thousands of times per second, so its cost must not depend on the queue.
-    counts = queue.counted(state.pending_counts, queued)
+    counts = queue.add_to_counts(state.pending_counts, queued)
     # Clients do not see messages in the queue.
     is_seen = queued.kind != "message"
     return events.QueueUpdate(
@@ -58,15 +58,15 @@ def taken(
     )
 
 
-def promoted(
+def build_promoted_update(
     state: SessionState, steer: QueuedInput, client_id: str | None = None
 ) -> events.QueueUpdate:
     """Return the event that makes a pending input a steer, of the active run if there is one."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
-    return _changed(state, "promoted", steer, counts, client_id)
+    return _build_update(state, "promoted", steer, counts, client_id)
 
 
-def edited(
+def build_edited_update(
     state: SessionState, queued: QueuedInput, client_id: str | None = None
 ) -> events.QueueUpdate:
     """Return the event that replaces a pending input by ``queued``.
@@ -77,21 +77,21 @@ def edited(
     left = queue.without(state.queue, (queued,))
     if queue.chars_of(left) + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
-    return _changed(state, "edited", queued, state.pending_counts, client_id)
+    return _build_update(state, "edited", queued, state.pending_counts, client_id)
 
 
-def moved(
+def build_moved_update(
     state: SessionState,
     queued: QueuedInput,
     before_input_id: str | None,
     client_id: str | None = None,
 ) -> events.QueueUpdate:
     """Return the event that moves a pending input in front of another, or behind all."""
-    update = _changed(state, "moved", queued, state.pending_counts, client_id)
+    update = _build_update(state, "moved", queued, state.pending_counts, client_id)
     return msgspec.structs.replace(update, before_input_id=or_unset(before_input_id))
 
 
-def _changed(
+def _build_update(
     state: SessionState,
     change: Literal["promoted", "edited", "moved"],
     queued: QueuedInput,
@@ -109,7 +109,7 @@ def _changed(
     )
 
 
-def gone(
+def build_removal_updates(
     state: SessionState,
     change: Literal["consumed", "cleared"],
     inputs: queue.Inputs,
@@ -123,7 +123,7 @@ def gone(
     """
     updates = []
     left, revision = state.queue, state.queue_revision
-    for some in _told_together(inputs):
+    for some in _group_by_size(inputs):
         left = queue.without(left, some)
         revision += any(queued.kind != "message" for queued in some)
         update = events.QueueUpdate(
@@ -139,7 +139,7 @@ def gone(
     return tuple(updates)
 
 
-def delivering(
+def build_delivering_updates(
     state: SessionState, inputs: queue.Inputs, run_id: str
 ) -> tuple[events.QueueUpdate, ...]:
     """Return the events after which a turn has pending inputs that were not yet delivered, each within
@@ -154,11 +154,11 @@ def delivering(
             run_id=run_id,
             queue_revision=state.queue_revision,
         )
-        for some in _told_together(inputs)
+        for some in _group_by_size(inputs)
     )
 
 
-def _told_together(inputs: queue.Inputs) -> list[queue.Inputs]:
+def _group_by_size(inputs: queue.Inputs) -> list[queue.Inputs]:
     """Divide inputs so that each event about them stays small, because excerpts of long texts add up."""
     groups: list[queue.Inputs] = []
     room = 0

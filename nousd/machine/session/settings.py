@@ -153,31 +153,31 @@ def settings_among(struct: type[msgspec.Struct]) -> tuple[str, ...]:
     return tuple(name for name in struct.__struct_fields__ if name in SETTINGS)
 
 
-def changed_settings(event: events.Event, ts: str) -> ChangedSettings:
+def extract_changed_settings(event: events.Event, ts: str) -> ChangedSettings:
     """Return the settings that ``event``, which happened at ``ts``, changes."""
     return CHANGED_BY[type(event)](event, ts)
 
 
-def changed_defaults(event: events.SessionUpdated) -> ChangedSettings:
+def extract_changed_defaults(event: events.SessionUpdated) -> ChangedSettings:
     """Return the settings of new sessions that the event changes."""
     # A session's own tools and modes, and permissions that the user gave it, are not those of the next.
     names = LASTING if event.session_id else DefaultSettings.__struct_fields__
-    return _present(event, names)
+    return _extract_present(event, names)
 
 
-def _present(event: events.Event, names: tuple[str, ...]) -> ChangedSettings:
+def _extract_present(event: events.Event, names: tuple[str, ...]) -> ChangedSettings:
     return {name: value for name in names if (value := getattr(event, name)) is not UNSET}
 
 
-def _fields_of(
+def _build_field_fold(
     struct: type[events.Event], *, but: tuple[str, ...] = ()
 ) -> Callable[[Any, str], ChangedSettings]:
     # Looked up once, not with every event.
     names = tuple(name for name in settings_among(struct) if name not in but)
-    return lambda event, _: _present(event, names)
+    return lambda event, _: _extract_present(event, names)
 
 
-def _attached(event: events.SessionAttached, ts: str) -> ChangedSettings:
+def _apply_session_attached(event: events.SessionAttached, ts: str) -> ChangedSettings:
     return {
         "workspace": event.workspace,
         "origin_workspace": event.origin_workspace,
@@ -187,11 +187,11 @@ def _attached(event: events.SessionAttached, ts: str) -> ChangedSettings:
     }
 
 
-def _seen(event: events.SessionSeen, _: str) -> ChangedSettings:
+def _apply_session_seen(event: events.SessionSeen, _: str) -> ChangedSettings:
     return {"seen_id": event.entry_id}
 
 
-def _agent_session(event: events.AgentSession, _: str) -> ChangedSettings:
+def _apply_agent_session(event: events.AgentSession, _: str) -> ChangedSettings:
     facts = AgentSessionFacts(
         runtime=event.runtime,
         agent_session_id=event.agent_session_id,
@@ -201,28 +201,28 @@ def _agent_session(event: events.AgentSession, _: str) -> ChangedSettings:
     return {"agent_session": facts}
 
 
-def _restored(_: events.SessionRestored, __: str) -> ChangedSettings:
+def _apply_session_restored(_: events.SessionRestored, __: str) -> ChangedSettings:
     return {"delete_at": None}
 
 
-def _override_granted(event: events.WorkspaceOverrideGranted, _: str) -> ChangedSettings:
+def _apply_override_granted(event: events.WorkspaceOverrideGranted, _: str) -> ChangedSettings:
     return {"override_expires_at": event.expires_at, "override_seconds": event.ttl_seconds}
 
 
-def _override_expired(_: events.WorkspaceOverrideExpired, __: str) -> ChangedSettings:
+def _apply_override_expired(_: events.WorkspaceOverrideExpired, __: str) -> ChangedSettings:
     return {"override_expires_at": None, "override_seconds": None}
 
 
 CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]]] = {
-    **{struct: _fields_of(struct) for struct in (events.SessionUpdated, events.TodoUpdated)},
+    **{struct: _build_field_fold(struct) for struct in (events.SessionUpdated, events.TodoUpdated)},
     # Earlier versions copied the shared settings into each new session; they count as not set there.
-    events.SessionCreated: _fields_of(events.SessionCreated, but=SHARED),
-    events.SessionSeen: _seen,
-    events.AgentSession: _agent_session,
-    events.SessionDeletionScheduled: _fields_of(events.SessionDeletionScheduled),
-    events.SessionRestored: _restored,
-    events.SessionAttached: _attached,
-    events.WorkspaceOverrideGranted: _override_granted,
-    events.WorkspaceOverrideExpired: _override_expired,
+    events.SessionCreated: _build_field_fold(events.SessionCreated, but=SHARED),
+    events.SessionSeen: _apply_session_seen,
+    events.AgentSession: _apply_agent_session,
+    events.SessionDeletionScheduled: _build_field_fold(events.SessionDeletionScheduled),
+    events.SessionRestored: _apply_session_restored,
+    events.SessionAttached: _apply_session_attached,
+    events.WorkspaceOverrideGranted: _apply_override_granted,
+    events.WorkspaceOverrideExpired: _apply_override_expired,
 }
 """event -> the settings it changes; other events change none."""

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 
 from nousd.machine.session import queue
-from nousd.machine.session.settings import CHANGED_BY, SessionSettings, changed_settings
+from nousd.machine.session.settings import CHANGED_BY, SessionSettings, extract_changed_settings
 from nousd.machine.session.usage import with_call
 from nousd.wire import events
 from nousd.wire.objects.entries import UsageTotals
@@ -86,35 +86,39 @@ def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
     }
 
 
-def _created(_: SessionState, event: events.SessionCreated, ts: str) -> dict[str, Any]:
+def _apply_session_created(
+    _: SessionState, event: events.SessionCreated, ts: str
+) -> dict[str, Any]:
     parent = None if event.parent_id is UNSET else event.parent_id
     created = {"created_at": event.created_at, "parent_id": parent}
-    return changed_settings(event, ts) | created | _moved_leaf(event)
+    return extract_changed_settings(event, ts) | created | _extract_leaf(event)
 
 
-def _updated(state: SessionState, event: events.SessionUpdated, ts: str) -> dict[str, Any]:
+def _apply_session_updated(
+    state: SessionState, event: events.SessionUpdated, ts: str
+) -> dict[str, Any]:
     if event.session_id != state.session_id:
         return {}  # of the daemon, decided together with a change of the session
-    return changed_settings(event, ts) | _moved_leaf(event)
+    return extract_changed_settings(event, ts) | _extract_leaf(event)
 
 
-def _moved_leaf(event: events.SessionCreated | events.SessionUpdated) -> dict[str, Any]:
+def _extract_leaf(event: events.SessionCreated | events.SessionUpdated) -> dict[str, Any]:
     return {} if event.leaf_id is UNSET else {"leaf_id": event.leaf_id}
 
 
-def _set(_: SessionState, event: events.Event, ts: str) -> dict[str, Any]:
-    return changed_settings(event, ts)
+def _apply_settings(_: SessionState, event: events.Event, ts: str) -> dict[str, Any]:
+    return extract_changed_settings(event, ts)
 
 
-def _deleted(_: SessionState, __: events.SessionDeleted, ___: str) -> dict[str, Any]:
+def _apply_session_deleted(_: SessionState, __: events.SessionDeleted, ___: str) -> dict[str, Any]:
     return {"deleted": True, "leaf_id": None, **queue_fields(())}
 
 
-def _appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str, Any]:
+def _apply_entry_appended(_: SessionState, event: events.EntryAppended, __: str) -> dict[str, Any]:
     return {"leaf_id": event.entry.id}
 
 
-def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str, Any]:
+def _apply_queue_update(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str, Any]:
     # Earlier versions logged no revision.
     revision = state.queue_revision if event.queue_revision is UNSET else event.queue_revision
     if event.change == "accepted":
@@ -129,10 +133,10 @@ def _queued(state: SessionState, event: events.QueueUpdate, _: str) -> dict[str,
     if event.change == "delivering":
         ids = [queued.input_id for queued in event.inputs]
         return {"delivering": (*state.delivering, *ids)}
-    return {**queue_fields(_changed_queue(state.queue, event)), "queue_revision": revision}
+    return {**queue_fields(_change_queue(state.queue, event)), "queue_revision": revision}
 
 
-def _changed_queue(before: queue.Inputs, event: events.QueueUpdate) -> queue.Inputs:
+def _change_queue(before: queue.Inputs, event: events.QueueUpdate) -> queue.Inputs:
     match event.change:
         case "edited":
             return queue.with_edited(before, event.inputs)
@@ -144,7 +148,7 @@ def _changed_queue(before: queue.Inputs, event: events.QueueUpdate) -> queue.Inp
             return queue.without(before, event.inputs)
 
 
-def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:
+def _apply_agent_start(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, Any]:
     run = RunInfo(
         run_id=event.run_id,
         phase="running",
@@ -156,7 +160,7 @@ def _started(_: SessionState, event: events.AgentStart, ts: str) -> dict[str, An
     return {"run": run}
 
 
-def _turn_ended(state: SessionState, _: events.TurnEnd, __: str) -> dict[str, Any]:
+def _apply_turn_end(state: SessionState, _: events.TurnEnd, __: str) -> dict[str, Any]:
     return {"delivering": ()} if state.delivering else {}
 
 
@@ -180,38 +184,42 @@ def request_of(start: events.AgentStart) -> RunRequest:
     )
 
 
-def _aborting(state: SessionState, event: events.RunAborting, _: str) -> dict[str, Any]:
+def _apply_run_aborting(state: SessionState, event: events.RunAborting, _: str) -> dict[str, Any]:
     assert state.run is not None
     assert state.run.run_id == event.run_id
     return {"run": msgspec.structs.replace(state.run, phase="aborting")}
 
 
-def _entered_v1_scope(state: SessionState, event: events.V1ScopeEntered, _: str) -> dict[str, Any]:
+def _apply_v1_scope_entered(
+    state: SessionState, event: events.V1ScopeEntered, _: str
+) -> dict[str, Any]:
     assert state.run is not None
     assert state.run.run_id == event.run_id
     return {"run": msgspec.structs.replace(state.run, in_v1_scope=True)}
 
 
-def _cost(state: SessionState, event: events.UsageReported, _: str) -> dict[str, Any]:
+def _apply_usage_reported(
+    state: SessionState, event: events.UsageReported, _: str
+) -> dict[str, Any]:
     return {"usage": with_call(state.usage, event)}
 
 
-def _ended(_: SessionState, __: events.AgentEnd, ___: str) -> dict[str, Any]:
+def _apply_agent_end(_: SessionState, __: events.AgentEnd, ___: str) -> dict[str, Any]:
     return {"run": None}
 
 
 _CHANGES: Final[dict[type[events.Event], Callable[[SessionState, Any, str], dict[str, Any]]]] = {
-    **dict.fromkeys(CHANGED_BY, _set),
-    events.SessionCreated: _created,
-    events.SessionUpdated: _updated,
-    events.SessionDeleted: _deleted,
-    events.EntryAppended: _appended,
-    events.QueueUpdate: _queued,
-    events.AgentStart: _started,
-    events.TurnEnd: _turn_ended,
-    events.RunAborting: _aborting,
-    events.V1ScopeEntered: _entered_v1_scope,
-    events.AgentEnd: _ended,
-    events.UsageReported: _cost,
+    **dict.fromkeys(CHANGED_BY, _apply_settings),
+    events.SessionCreated: _apply_session_created,
+    events.SessionUpdated: _apply_session_updated,
+    events.SessionDeleted: _apply_session_deleted,
+    events.EntryAppended: _apply_entry_appended,
+    events.QueueUpdate: _apply_queue_update,
+    events.AgentStart: _apply_agent_start,
+    events.TurnEnd: _apply_turn_end,
+    events.RunAborting: _apply_run_aborting,
+    events.V1ScopeEntered: _apply_v1_scope_entered,
+    events.AgentEnd: _apply_agent_end,
+    events.UsageReported: _apply_usage_reported,
 }
 """event -> the fields it changes; other events change none."""

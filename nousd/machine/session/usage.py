@@ -28,7 +28,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType = UNSET
     cost_usd: float | UnsetType = UNSET
 
-    def reported(
+    def to_event(
         self,
         session_id: str,
         *,
@@ -48,7 +48,7 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def owed_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
+def build_unreported_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
     """Return the event for the model call of a killed process, if any of its answer was shown. Its
     duration and cost are unknown. Earlier versions, which do not log the asked model, did not count a
     call that broke off.

@@ -144,7 +144,7 @@ class _Answer:
                 await self._host.stream(self._reported(figures, self.message.message_id))
 
     def _reported(self, figures: CallFigures, message_id: str | None) -> events.UsageReported:
-        return figures.reported(
+        return figures.to_event(
             **self._host.tracker.where,
             message_id=or_unset(message_id),
             correlation_id=self._host.correlation_id,

@@ -373,7 +373,7 @@ class NativeRuntime:
 
         async def report(figures: CallFigures) -> None:
             await host.stream(
-                figures.reported(**host.tracker.where, correlation_id=host.correlation_id)
+                figures.to_event(**host.tracker.where, correlation_id=host.correlation_id)
             )
 
         compiled = await self._summary_input(cut, host.choice, None)
