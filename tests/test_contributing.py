@@ -288,10 +288,10 @@ def test_a_provider_is_added_by_changing_the_listed_paths(copy: Copy) -> None:
     registry = "nousd/providers/setup/registry.py"
     copy.insert(
         registry,
-        "    return _hosted(OpenAIProvider, settings)\n",
+        "    return _make_hosted(OpenAIProvider, settings)\n",
         "\n\ndef _make_echo(settings: ProviderSettings) -> Provider:\n"
         "    from nousd.providers.echo.provider import EchoProvider\n\n"
-        "    return _hosted(EchoProvider, settings)\n",
+        "    return _make_hosted(EchoProvider, settings)\n",
     )
     copy.insert(registry, '    "anthropic": _make_anthropic,\n', '    "echo": _make_echo,\n')
     copy.insert("nousd/config/models_file.py", '"anthropic", ', '"echo", ')

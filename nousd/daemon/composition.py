@@ -173,13 +173,13 @@ def _extensions(settings: Settings, redactor: Redactor) -> Extensions:
 @asynccontextmanager
 async def _open_models(settings: Settings, redactor: Redactor) -> AsyncIterator[Models]:
     """Provide the configured models; with ``--record``, their streams are recorded."""
-    from nousd.providers.setup.configured import configured_models
+    from nousd.providers.setup.configured import build_configured_models
 
     with ExitStack() as stack:
         record = None
         if settings.record is not None:
             record = stack.enter_context(open_recordings(settings.record, redactor.redact)).of
-        models = configured_models(settings, redactor, record=record)
+        models = build_configured_models(settings, redactor, record=record)
         try:
             yield models
         finally:

@@ -16,7 +16,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.anthropic.request import kept_block, messages_body, plan_of
+from nousd.providers.anthropic.request import build_reasoning_block, messages_body, plan_of
 from nousd.providers.encoding.request_body import encode_body
 from nousd.wire.objects.entries import Attachment, Thinking
 from tests.providers.helpers import ask
@@ -201,9 +201,9 @@ def test_the_next_request_repeats_the_last_cache_mark() -> None:
 
 def test_reasoning_is_sent_back_at_its_position() -> None:
     reasoning = (
-        kept_block(THOUGHT, text_before=0, calls_before=0),
-        kept_block(HIDDEN, text_before=5, calls_before=0),
-        kept_block({**THOUGHT, "signature": "dHdv"}, text_before=9, calls_before=1),
+        build_reasoning_block(THOUGHT, text_before=0, calls_before=0),
+        build_reasoning_block(HIDDEN, text_before=5, calls_before=0),
+        build_reasoning_block({**THOUGHT, "signature": "dHdv"}, text_before=9, calls_before=1),
     )
     said = called("a", "b", words="Look:here", reasoning=reasoning)
     request = ask("go", said, result("a", "A"), result("b", "B"), thinking="low")
@@ -222,12 +222,16 @@ def test_reasoning_is_sent_back_at_its_position() -> None:
 
 
 def test_reasoning_without_an_answer_is_not_sent_back() -> None:
-    said = AssistantMessage("", (), (kept_block(THOUGHT, text_before=0, calls_before=0),))
+    said = AssistantMessage(
+        "", (), (build_reasoning_block(THOUGHT, text_before=0, calls_before=0),)
+    )
     assert turns(ask("a", said, "b", thinking="low")) == [("user", [text("a"), text("b")])]
 
 
 def test_with_thinking_off_earlier_reasoning_is_not_sent_back() -> None:
-    said = AssistantMessage("so", (), (kept_block(THOUGHT, text_before=0, calls_before=0),))
+    said = AssistantMessage(
+        "so", (), (build_reasoning_block(THOUGHT, text_before=0, calls_before=0),)
+    )
     assert turns(ask("a", said, "b", thinking="off"))[1] == ("assistant", [text("so")])
 
 
@@ -236,13 +240,13 @@ def test_thinking_is_not_enabled_during_a_tool_loop_that_began_without_it() -> N
         return body(ask("go", said, result("a", "A"), thinking="high"))
 
     assert "thinking" not in asked(called("a"))
-    thought = (kept_block(THOUGHT, text_before=0, calls_before=0),)
+    thought = (build_reasoning_block(THOUGHT, text_before=0, calls_before=0),)
     assert asked(called("a", reasoning=thought))["thinking"]["type"] == "enabled"
 
 
 @pytest.mark.parametrize("thought", [True, False])
 def test_a_tool_loop_keeps_thinking_on_or_off_until_its_end(thought: bool) -> None:
-    kept = (kept_block(THOUGHT, text_before=0, calls_before=0),) if thought else ()
+    kept = (build_reasoning_block(THOUGHT, text_before=0, calls_before=0),) if thought else ()
     begun: list[Any] = ["go", called("a", reasoning=kept), result("a", "A")]
     mores: list[list[Any]] = [[], [called("b"), result("b", "B")], ["a steer"]]
     for more in mores:
@@ -254,7 +258,7 @@ def test_a_tool_loop_keeps_thinking_on_or_off_until_its_end(thought: bool) -> No
 
 
 def test_equal_inputs_give_equal_bodies_and_do_not_change_the_blocks() -> None:
-    reasoning = (kept_block(dict(THOUGHT), text_before=0, calls_before=0),)
+    reasoning = (build_reasoning_block(dict(THOUGHT), text_before=0, calls_before=0),)
     request = ask("a", AssistantMessage("so", (), reasoning), "b", thinking="low")
     first = msgspec.json.encode(body(request))
     assert msgspec.json.encode(body(request)) == first
@@ -264,7 +268,7 @@ def test_equal_inputs_give_equal_bodies_and_do_not_change_the_blocks() -> None:
 # --- any conversation ------------------------------------------------------------------------
 
 places = st.builds(
-    lambda block, text, calls: kept_block(block, text_before=text, calls_before=calls),
+    lambda block, text, calls: build_reasoning_block(block, text_before=text, calls_before=calls),
     st.sampled_from([THOUGHT, HIDDEN]),
     st.integers(0, 9),
     st.integers(0, 3),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.providers.anthropic.request import kept_block
+from nousd.providers.anthropic.request import build_reasoning_block
 from nousd.providers.anthropic.stream import MessagesAnswer
 from nousd.providers.encoding import provider_state as kept_data
 from nousd.providers.http.answer_stream import AnswerStream
@@ -100,9 +100,9 @@ def test_a_signed_reasoning_block_is_kept_unchanged_with_its_position() -> None:
     assert pieces == [
         ReasoningDelta("h"),
         ReasoningDelta("m"),
-        ReasoningKept(kept_block(thought, text_before=0, calls_before=0)),
+        ReasoningKept(build_reasoning_block(thought, text_before=0, calls_before=0)),
         TextDelta("Look:"),
-        ReasoningKept(kept_block(hidden, text_before=5, calls_before=0)),
+        ReasoningKept(build_reasoning_block(hidden, text_before=5, calls_before=0)),
         ToolCallPiece("toolu_1", "demo.echo", '{"a": 1}'),
         Finished("tool_use"),
     ]
@@ -117,7 +117,7 @@ def test_a_reasoning_block_without_text_is_kept() -> None:
         *end(),
     )
     thought = {"type": "thinking", "thinking": "", "signature": "c2ln"}
-    assert pieces[0] == ReasoningKept(kept_block(thought, text_before=0, calls_before=0))
+    assert pieces[0] == ReasoningKept(build_reasoning_block(thought, text_before=0, calls_before=0))
 
 
 @pytest.mark.parametrize("kind", ["thinking_delta", "signature_delta"])
@@ -256,7 +256,7 @@ def test_a_message_that_is_not_streamed_is_decoded() -> None:
     pieces = decode([json.dumps(whole).encode()])
     assert [piece for piece in pieces if not isinstance(piece, UsageSoFar)] == [
         ReasoningDelta("hm"),
-        ReasoningKept(kept_block(thought, text_before=0, calls_before=0)),
+        ReasoningKept(build_reasoning_block(thought, text_before=0, calls_before=0)),
         TextDelta("Look:"),
         ToolCallPiece("toolu_1", "read", '{"path": "a"}'),
         Finished("tool_use", usage),

@@ -17,7 +17,7 @@ from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Retrying
 from nousd.providers.models.catalog import Models
 from nousd.providers.models.prices import Price
-from nousd.providers.setup.configured import configured_models
+from nousd.providers.setup.configured import build_configured_models
 from nousd.redaction.redactor import Redactor
 from tests.harness.stub_model import StubModel, error_reply, stub_model
 from tests.providers.helpers import Collector, ask
@@ -51,7 +51,7 @@ class Learning(Redactor):
 
 def build_models(configured: Settings) -> tuple[Models, list[str]]:
     secrets = Learning()
-    return configured_models(configured, secrets, random=lambda: 0.0), secrets.learnt
+    return build_configured_models(configured, secrets, random=lambda: 0.0), secrets.learnt
 
 
 def test_the_default_model_comes_from_the_default_provider() -> None:
@@ -69,9 +69,9 @@ def test_the_model_of_every_provider_is_known() -> None:
     models, _ = build_models(
         settings(provider("work", api_base=LOCAL), provider("b", model="small"))
     )
-    assert models.known() == (ModelChoice("work", "gpt-5-mini"), ModelChoice("b", "small"))
+    assert models.list_known() == (ModelChoice("work", "gpt-5-mini"), ModelChoice("b", "small"))
     with pytest.raises(ModelUnknown) as caught:
-        models.named("b", models.default)
+        models.resolve_name("b", models.default)
     assert caught.value.nearest == "b/small"
 
 
@@ -102,7 +102,7 @@ def test_aliases_prices_and_context_windows_are_applied() -> None:
             context_window=77,
         )
     )
-    aliased = models.named("x", models.default)
+    aliased = models.resolve_name("x", models.default)
     assert aliased == ModelChoice("work", "a/b")
     assert models.price(aliased) == Price(input=1.0, output=2.0, cache_read=0.5)
     assert (models.context_window(aliased), models.accepts(aliased, "image/png")) == (9, False)

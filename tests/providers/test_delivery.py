@@ -10,7 +10,7 @@ from nousd.providers.http.delta_coalescer import (
     PIECES_WAITING_MAX,
     Put,
     deliver,
-    joined,
+    join_deltas,
 )
 from nousd.providers.interface import Finished, Piece, ReasoningDelta, TextDelta, ToolCallPiece
 from tests.harness.daemon import WAIT_SECONDS
@@ -38,7 +38,7 @@ CALL = ToolCallPiece("c", "read", "{}")
 def test_only_adjacent_deltas_of_one_kind_are_joined(
     pieces: list[Piece], expected: list[Piece]
 ) -> None:
-    assert list(joined(pieces)) == expected
+    assert list(join_deltas(pieces)) == expected
 
 
 async def test_deltas_that_arrive_together_are_joined() -> None:

@@ -89,8 +89,8 @@ class Started:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.processes: list[trio.Process] = []
         self.known = trio.Event()
-        self._start = key_command._started
-        monkeypatch.setattr(key_command, "_started", self._start_and_note)
+        self._start = key_command._start_process
+        monkeypatch.setattr(key_command, "_start_process", self._start_and_note)
 
     async def _start_and_note(self, command: Sequence[str], folder: Path) -> trio.Process:
         self.processes.append(await self._start(command, folder))

@@ -51,31 +51,31 @@ def models(**more: Any) -> Models:
 def test_a_model_is_named_with_its_provider_by_alias_or_by_its_name_alone(
     name: str, choice: ModelChoice
 ) -> None:
-    assert models().named(name, DEFAULT) == choice
+    assert models().resolve_name(name, DEFAULT) == choice
 
 
 def test_a_configured_model_is_not_taken_for_a_typo() -> None:
     facts = {"openai/faster": ModelFacts(), "openai/opneai/gpt": ModelFacts()}
     for name in ("faster", "opneai/gpt"):
-        assert models(facts=facts).named(name, DEFAULT) == ModelChoice("openai", name)
+        assert models(facts=facts).resolve_name(name, DEFAULT) == ModelChoice("openai", name)
 
 
 def test_naming_a_model_keeps_the_thinking_level() -> None:
     near = ModelChoice("openai", "gpt", "high")
     for name in ("fast", "anthropic/claude", "gpt-mini"):
-        assert models().named(name, near).thinking == "high"
+        assert models().resolve_name(name, near).thinking == "high"
 
 
 @pytest.mark.parametrize("name", ["meta/llama", "google/gemini/latest"])
 def test_a_name_with_a_slash_is_a_model_where_other_models_have_one(name: str) -> None:
     meant = ModelChoice("openai", name)
-    assert models().named(name, ModelChoice("openai", "openrouter/auto")) == meant
-    assert models(facts={"openai/qwen/large": ModelFacts()}).named(name, DEFAULT) == meant
+    assert models().resolve_name(name, ModelChoice("openai", "openrouter/auto")) == meant
+    assert models(facts={"openai/qwen/large": ModelFacts()}).resolve_name(name, DEFAULT) == meant
     with pytest.raises(
         ModelUnknown, match=r"no provider is called .*, only anthropic, openai; "
     ) as error:
-        models().named(name, DEFAULT)
-    assert models().named(error.value.nearest, DEFAULT) == meant
+        models().resolve_name(name, DEFAULT)
+    assert models().resolve_name(error.value.nearest, DEFAULT) == meant
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_name_with_a_slash_is_a_model_where_other_models_have_one(name: str) -
 )
 def test_a_typo_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
     with pytest.raises(ModelUnknown) as caught:
-        models().named(name, DEFAULT)
+        models().resolve_name(name, DEFAULT)
     assert caught.value.nearest == nearest
     assert nearest in str(caught.value)
 
@@ -175,7 +175,7 @@ def test_the_price_depends_on_the_model_and_not_on_thinking() -> None:
 
 def test_configured_models_are_known_without_a_request() -> None:
     facts = {"openai/a/b": ModelFacts(), "anthropic/small": ModelFacts()}
-    assert [name_of(choice) for choice in models(facts=facts).known()] == [
+    assert [name_of(choice) for choice in models(facts=facts).list_known()] == [
         "openai/gpt",
         "anthropic/small",
         "openai/a/b",

@@ -20,12 +20,12 @@ from nousd.providers.encoding.tool_names import CallIds, ToolNames
 )
 def test_tool_names_get_valid_and_unique_aliases(names: list[str], aliases: list[str]) -> None:
     told = ToolNames(ToolSpec(name, "", {}) for name in names)
-    assert [told.told(name) for name in names] == aliases
+    assert [told.to_alias(name) for name in names] == aliases
     assert told.back() == dict(zip(aliases, names, strict=True))
 
 
 def test_a_tool_that_is_no_longer_offered_has_a_valid_alias() -> None:
-    assert ToolNames([]).told("demo.echo") == "demo_echo"
+    assert ToolNames([]).to_alias("demo.echo") == "demo_echo"
 
 
 def test_a_result_has_the_id_of_the_last_matching_call() -> None:

@@ -93,7 +93,7 @@ def find_model(services: Services, name: str, state: SessionState) -> ModelChoic
     """
     models = services.run_services.models
     try:
-        choice = models.named(name, services.run_services.choice_of(state))
+        choice = models.resolve_name(name, services.run_services.choice_of(state))
         models.provider(choice.provider)
     except ModelUnknown as error:
         details = {"nearest": error.nearest}

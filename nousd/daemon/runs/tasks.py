@@ -197,7 +197,9 @@ class TasksOfCall:
             return {}
         models = self._services.models
         try:
-            choice = models.named(worker.model, self._services.choice_of(self._parent.live.state))
+            choice = models.resolve_name(
+                worker.model, self._services.choice_of(self._parent.live.state)
+            )
             models.provider(choice.provider)
         except (ModelUnknown, ConfigError) as error:
             raise ToolError(f"model_unknown: {worker.model}: {error}") from error

@@ -26,7 +26,7 @@ from nousd.machine.context.model_input import (
 from nousd.providers.anthropic.models import Plan, plan_for, takes_sampling
 from nousd.providers.encoding.attachments import base64_of, kind_of, name_of, text_of
 from nousd.providers.encoding.conversations import Before, Conversations
-from nousd.providers.encoding.sampling import PICKING, named
+from nousd.providers.encoding.sampling import PICKING, rename_parameters
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
 from nousd.providers.interface import Blobs
 from nousd.wire.objects.entries import Attachment, ReasoningBlock
@@ -44,7 +44,7 @@ _MARKED_AMONG: Final = 2 * _USER_MARKS
 Block = dict[str, Any]
 
 
-def kept_block(block: Block, *, text_before: int, calls_before: int) -> ReasoningBlock:
+def build_reasoning_block(block: Block, *, text_before: int, calls_before: int) -> ReasoningBlock:
     """Return a signed block in its stored form, with its offset in text and calls."""
     data = {"block": block, "text_before": text_before, "calls_before": calls_before}
     return ReasoningBlock(dialect=DIALECT, data=data)
@@ -52,17 +52,19 @@ def kept_block(block: Block, *, text_before: int, calls_before: int) -> Reasonin
 
 def plan_of(request: ModelInput) -> Plan:
     """Return how to send the request."""
-    begun = _turn_begun_with(request.messages)
+    begun = _find_turn_start(request.messages)
     return plan_for(
         request.model,
         request.thinking,
         calls_without_thought=begun is not None and not begun.reasoning,
         must_call=request.tool_choice == "required",
-        max_tokens=named(request.sampling, {"max_tokens": "max_tokens"}).get("max_tokens"),
+        max_tokens=rename_parameters(request.sampling, {"max_tokens": "max_tokens"}).get(
+            "max_tokens"
+        ),
     )
 
 
-def _turn_begun_with(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
+def _find_turn_start(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
     """Return the first answer of the current tool loop; None if the model's turn only begins.
 
     To the server a whole loop is one turn, in which only the first answer has thinking; a text after
@@ -85,7 +87,7 @@ def messages_body(
 ) -> dict[str, Any]:
     """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    write = partial(_written, names, blobs, plan)
+    write = partial(_write_messages, names, blobs, plan)
     messages = (conversations or Conversations()).items(
         request.messages, (names.key, plan.sends_thoughts), write
     )
@@ -94,7 +96,7 @@ def messages_body(
         "max_tokens": plan.max_tokens,
         "stream": True,
         **plan.fields,
-        **(named(request.sampling, PICKING) if takes_sampling(request.model) else {}),
+        **(rename_parameters(request.sampling, PICKING) if takes_sampling(request.model) else {}),
         "messages": messages,
     }
     if request.system.strip():
@@ -124,13 +126,13 @@ def _mark_for_cache(body: dict[str, Any]) -> None:
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     return {
-        "name": names.told(tool.name),
+        "name": names.to_alias(tool.name),
         "description": tool.description,
         "input_schema": tool.parameters,
     }
 
 
-def _written(
+def _write_messages(
     names: ToolNames, blobs: Blobs, plan: Plan, messages: Sequence[ModelMessage], before: Before
 ) -> list[tuple[int, dict[str, Any]]]:
     written: list[tuple[int, dict[str, Any]]] = []
@@ -180,7 +182,7 @@ def _assistant(
         {
             "type": "tool_use",
             "id": ids.of_call(call.id),
-            "name": names.told(call.name),
+            "name": names.to_alias(call.name),
             "input": call.args,
         }
         for call in message.tool_calls

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from nousd.errors import ContextOverflow, ProviderError
-from nousd.providers.anthropic.request import Block, kept_block
+from nousd.providers.anthropic.request import Block, build_reasoning_block
 from nousd.providers.encoding.provider_state import KeptSize, storable
 from nousd.providers.encoding.tool_calls import CallFragment
 from nousd.providers.http.answer_stream import Answer, count_in
@@ -159,7 +159,9 @@ class MessagesAnswer(Answer[_Event]):
         thought = storable(self._thoughts.pop(index, {}))
         if thought:
             yield ReasoningKept(
-                kept_block(thought, text_before=self._text_chars, calls_before=self._calls_begun)
+                build_reasoning_block(
+                    thought, text_before=self._text_chars, calls_before=self._calls_begun
+                )
             )
 
     def _say(self, delta: str) -> Iterator[Piece]:

@@ -119,6 +119,6 @@ def text_of(attachment: Attachment, blobs: Blobs) -> str:
     return blobs[attachment.artifact_id].decode("utf-8-sig", "replace")
 
 
-def inlined(attachment: Attachment, blobs: Blobs) -> str:
+def inline_text(attachment: Attachment, blobs: Blobs) -> str:
     """Return a text under its name, for servers that have no form for files of text."""
     return f"Attached file {name_of(attachment)}:\n\n{text_of(attachment, blobs)}"

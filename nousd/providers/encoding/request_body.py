@@ -14,29 +14,29 @@ def encode_body(body: dict[str, Any]) -> bytes:
     """Return the body as JSON; equal bodies give equal bytes. Parts that are JSON already
     (``msgspec.Raw``) stay as they are.
     """
-    return _encoded(body)
+    return _encode(body)
 
 
 def encode_items(items: list[dict[str, Any]]) -> bytes:
     """Return some items of a list in a body as ``encode_body`` writes them, with commas between."""
-    return _encoded(items)[1:-1]
+    return _encode(items)[1:-1]
 
 
-def _encoded(value: Any) -> bytes:
+def _encode(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_scrubbed(value))
+        return msgspec.json.encode(_scrub_value(value))
 
 
-def _scrubbed(value: Any) -> Any:
+def _scrub_value(value: Any) -> Any:
     match value:
         case str():
             return scrub(value)
         case dict():
-            return {scrub(key): _scrubbed(item) for key, item in value.items()}
+            return {scrub(key): _scrub_value(item) for key, item in value.items()}
         case list() | tuple():
-            return [_scrubbed(item) for item in value]
+            return [_scrub_value(item) for item in value]
         case _:
             return value
 

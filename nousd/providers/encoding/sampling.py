@@ -27,7 +27,7 @@ _FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
 """The models that accept it when reasoning is off; other reasoning models never do."""
 
 
-def named(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
+def rename_parameters(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the parameters under a dialect's names; those without a name are left out."""
     if sampling is None:
         return {}
@@ -42,7 +42,7 @@ def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
         limit: the dialect's name for the maximum length of an answer.
     """
     picking = PICKING if _picks(request.model, request.thinking) else {}
-    return named(request.sampling, {**picking, "max_tokens": limit})
+    return rename_parameters(request.sampling, {**picking, "max_tokens": limit})
 
 
 def chat_limit(model: str) -> str:

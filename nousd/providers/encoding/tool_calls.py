@@ -69,8 +69,8 @@ class CallAssembler:
         """
         arguments = _as_text(fragment.arguments)
         call = self._call_for(fragment, arguments) or self._begin(fragment.index)
-        call.id = call.id or self._named(fragment.id)
-        call.name = call.name or self._named(fragment.name)
+        call.id = call.id or self._count_long_name(fragment.id)
+        call.name = call.name or self._count_long_name(fragment.name)
         if arguments:
             call.arguments.write(arguments)
             self._arguments_chars += len(arguments)
@@ -96,7 +96,7 @@ class CallAssembler:
                 arguments=scrub(call.arguments.getvalue()),
             )
 
-    def _named(self, name: str) -> str:
+    def _count_long_name(self, name: str) -> str:
         """Count an id or a name that is too long to be any."""
         self.held_bytes += utf8_size(name) if len(name) > NAME_CHARS_MAX else 0
         return name

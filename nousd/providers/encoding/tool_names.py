@@ -34,7 +34,7 @@ class ToolNames:
                 self._aliases[name] = _free_name(_plain_name(name), taken)
                 taken.add(self._aliases[name])
 
-    def told(self, name: str) -> str:
+    def to_alias(self, name: str) -> str:
         """Return the name sent to the server, also for a tool that is no longer offered."""
         return self._aliases.get(name) or _plain_name(name)
 

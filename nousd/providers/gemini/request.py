@@ -24,9 +24,9 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.encoding.attachments import base64_of, inlined, kind_of
+from nousd.providers.encoding.attachments import base64_of, inline_text, kind_of
 from nousd.providers.encoding.conversations import Before, Conversations
-from nousd.providers.encoding.sampling import named
+from nousd.providers.encoding.sampling import rename_parameters
 from nousd.providers.encoding.tool_names import ToolNames
 from nousd.providers.interface import Blobs
 from nousd.providers.models.names import row_of
@@ -75,7 +75,7 @@ def contents_body(
     """Return the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
     signs = _thinking_form(request.model) == "level"
-    write = partial(_written, _PartWriter(names, blobs, signs=signs))
+    write = partial(_write_messages, _PartWriter(names, blobs, signs=signs))
     contents = (conversations or Conversations()).items(request.messages, (names.key, signs), write)
     body: dict[str, Any] = {"contents": contents}
     if request.system:
@@ -85,7 +85,7 @@ def contents_body(
     if request.tool_choice is not None:
         mode = _CALLING_MODES[request.tool_choice]
         body["toolConfig"] = {"functionCallingConfig": {"mode": mode}}
-    config = named(request.sampling, _SAMPLING)
+    config = rename_parameters(request.sampling, _SAMPLING)
     if request.thinking is not None and (thinking := _thinking(request.model, request.thinking)):
         config["thinkingConfig"] = thinking
     if config:
@@ -127,13 +127,13 @@ def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     return {
-        "name": names.told(tool.name),
+        "name": names.to_alias(tool.name),
         "description": tool.description,
         "parametersJsonSchema": tool.parameters,
     }
 
 
-def _written(
+def _write_messages(
     writer: _PartWriter, messages: Sequence[ModelMessage], _before: Before
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     index = 0
@@ -178,7 +178,7 @@ class _PartWriter:
 
     def _attachment(self, attachment: Attachment) -> Part:
         if kind_of(attachment.media_type) == "text":
-            return {"text": inlined(attachment, self._blobs)}
+            return {"text": inline_text(attachment, self._blobs)}
         data = base64_of(attachment, self._blobs)
         return {"inlineData": {"mimeType": attachment.media_type, "data": data}}
 
@@ -205,17 +205,17 @@ class _PartWriter:
 
     def _call(self, call: ModelToolCall, server_id: str) -> Part:
         self._server_ids[call.id] = server_id
-        named = {"name": self._names.told(call.name), "args": call.args}
-        return {"functionCall": _identified(server_id, named)}
+        named = {"name": self._names.to_alias(call.name), "args": call.args}
+        return {"functionCall": _add_id(server_id, named)}
 
     def _result(self, result: ToolResultMessage) -> Part:
         response = {"error" if result.is_error else "output": result.text}
-        named = {"name": self._names.told(result.tool_name), "response": response}
+        named = {"name": self._names.to_alias(result.tool_name), "response": response}
         server_id = self._server_ids.get(result.tool_call_id, "")
-        return {"functionResponse": _identified(server_id, named)}
+        return {"functionResponse": _add_id(server_id, named)}
 
 
-def _identified(server_id: str, part: Part) -> Part:
+def _add_id(server_id: str, part: Part) -> Part:
     return {"id": server_id, **part} if server_id else part
 
 

@@ -139,7 +139,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
         if rest := self._text.rest():
             yield TextDelta(rest)
             self._place_text(len(rest), {})
-        yield from self._kept()
+        yield from self._keep_reasoning()
         calls = list(self.calls.whole_calls())
         yield from self._ending(calls, self._usage, is_cut=reason in CUT_REASONS)
 
@@ -182,7 +182,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
         self.calls.add(CallFragment(self._calls_count, id, name, call.get("args")))
         self._calls_count += 1
 
-    def _kept(self) -> Iterator[Piece]:
+    def _keep_reasoning(self) -> Iterator[Piece]:
         if any(place.get("thoughtSignature") or place.get("call_id") for place in self._places):
             for place in self._places:
                 yield ReasoningKept(ReasoningBlock(dialect=DIALECT, data=place))

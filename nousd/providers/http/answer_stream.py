@@ -192,10 +192,10 @@ class AnswerStream(Generic[Chunk]):
                 if said == _DONE:
                     yield from self._answer.take_done()
                     continue
-                chunk = self._decoded(said)
+                chunk = self._decode(said)
                 if chunk is None:
                     raise ProviderError(
-                        f"the server sent an event that is no chunk: {_shown(said)}"
+                        f"the server sent an event that is no chunk: {_excerpt(said)}"
                     )
                 self._understood = True
                 yield from self._answer.take(chunk)
@@ -204,11 +204,11 @@ class AnswerStream(Generic[Chunk]):
                 raise
 
     def _take_whole(self, body: bytes) -> Iterator[Piece]:
-        chunk = self._decoded(body)
+        chunk = self._decode(body)
         try:
             pieces = None if chunk is None else self._answer.take_whole(chunk)
             if pieces is None:
-                raise ProviderError(f"the server's answer is no completion: {_shown(body)}")
+                raise ProviderError(f"the server's answer is no completion: {_excerpt(body)}")
             yield from pieces
         except ProviderError as error:
             error.raw = body
@@ -219,14 +219,14 @@ class AnswerStream(Generic[Chunk]):
             return self._answer.finish()
         sample = self._sample
         if not self._understood and sample and not sample.startswith(_STREAM_BEGINNINGS):
-            words = f"the server's answer is no model stream: {_shown(sample)}"
+            words = f"the server's answer is no model stream: {_excerpt(sample)}"
             raise ProviderError(words, raw=sample)
         raise ProviderError("the stream ended before the answer was complete", retryable=True)
 
     def _is_whole(self, payload: bytes) -> bool:
-        return payload.strip() == _DONE or self._decoded(payload) is not None
+        return payload.strip() == _DONE or self._decode(payload) is not None
 
-    def _decoded(self, payload: bytes) -> Chunk | None:
+    def _decode(self, payload: bytes) -> Chunk | None:
         """Return the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
         decoder: msgspec.json.Decoder[Chunk] = self._answer.chunks
         try:
@@ -269,5 +269,5 @@ def count_in(values: Any, key: str) -> int:
     return int(value) if isinstance(value, int | float) and 0 < value < 2**53 else 0
 
 
-def _shown(data: bytes) -> str:
+def _excerpt(data: bytes) -> str:
     return " ".join(data[:_SAMPLE_BYTES].decode("utf-8", "replace").split())

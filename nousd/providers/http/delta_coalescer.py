@@ -52,7 +52,7 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_all)
             while together := await gathered.take():
-                for part in joined(together):
+                for part in join_deltas(together):
                     await receive(part)
     except BaseExceptionGroup as group:
         # A nursery wraps even a single exception; callers expect their own back.
@@ -102,7 +102,7 @@ class _Gathered:
         return together
 
 
-def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+def join_deltas(pieces: Iterable[Piece]) -> Iterator[Piece]:
     """Yield the pieces with neighbouring deltas of one kind joined."""
     for kind, group in groupby(pieces, type):
         if kind is TextDelta or kind is ReasoningDelta:

@@ -74,11 +74,11 @@ class ModelServer:
         record: Record | None,
         secrets: Redactor,
     ) -> None:
-        base = _checked_base(api_base, key_variable)
+        base = _parse_base(api_base, key_variable)
         self.host: Final = base.hostname or ""
         self._on_this_machine = _is_loopback(self.host)
         needed_for = None if self._on_this_machine else base.netloc
-        self._key = _checked_key(api_key, key_variable, needed_for)
+        self._key = _parse_key(api_key, key_variable, needed_for)
         self._base = base._replace(path=base.path.rstrip("/")).geturl()
         with_key = key_headers(self._key) if self._key else {}
         self._headers = {**_HEADERS, **headers, **with_key}
@@ -117,7 +117,7 @@ class ModelServer:
         """
         with self._without_keys(), self._recorder() as recorder:
             recorder.request(path, body)
-            connections = await self._opened()
+            connections = await self._open_once()
             url = self._base + path
             await connections.post(url, body, headers, decoder=decoder, put=put, recorder=recorder)
             for piece in decoder.end():
@@ -130,10 +130,10 @@ class ModelServer:
             ProviderError: it refused or cannot be reached.
         """
         with self._without_keys():
-            connections = await self._opened()
+            connections = await self._open_once()
             return await connections.get(self._base + path, UNRECORDED)
 
-    async def _opened(self) -> Connections:
+    async def _open_once(self) -> Connections:
         if self._connections is not None:
             # Even a free lock costs a turn of the event loop.
             return self._connections
@@ -175,12 +175,12 @@ class ModelServer:
                 redactor = Redactor([self._key])
                 words = redactor.redact(words)
                 error.raw = _without(self._key.encode(), redactor, error.raw)
-            error.args = (_shortened(scrub(words)),)
+            error.args = (_truncate(scrub(words)),)
             error.raw = error.raw[:ERROR_BODY_BYTES_MAX]
             raise
 
 
-def _shortened(words: str) -> str:
+def _truncate(words: str) -> str:
     return words if len(words) <= ERROR_CHARS_MAX else words[: ERROR_CHARS_MAX - 3] + "..."
 
 
@@ -196,7 +196,7 @@ def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:
     return raw
 
 
-def _checked_base(api_base: str, key_variable: str) -> SplitResult:
+def _parse_base(api_base: str, key_variable: str) -> SplitResult:
     # The base URL itself stays out of the errors: it may contain a secret.
     try:
         base = urlsplit(api_base.strip())
@@ -212,7 +212,7 @@ def _checked_base(api_base: str, key_variable: str) -> SplitResult:
     return base
 
 
-def _checked_key(api_key: str | None, key_variable: str, needed_for: str | None) -> str | None:
+def _parse_key(api_key: str | None, key_variable: str, needed_for: str | None) -> str | None:
     key = (api_key or "").strip()
     if not key and needed_for:
         raise ConfigError(f"{key_variable} is not set, and {needed_for} needs it")

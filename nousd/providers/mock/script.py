@@ -86,7 +86,7 @@ def parse_script(text: str) -> tuple[tuple[Step, ...], ...]:
     return tuple(tuple(part) for part in parts)
 
 
-def numbered_words(count: int) -> str:
+def make_words(count: int) -> str:
     """Return ``word1 word2 word3`` up to ``count``."""
     return " ".join(f"word{number}" for number in range(1, count + 1))
 
@@ -148,9 +148,9 @@ _TOOL_NAME: Final = re.compile(r"\s+([^\s\[\]{}]{1,64})\s*")
 _JSON: Final = json.JSONDecoder()
 
 _READERS: Final[dict[str, _Reader]] = {
-    "say": _number(lambda count: Speak(numbered_words(count)), WORDS_MAX),
+    "say": _number(lambda count: Speak(make_words(count)), WORDS_MAX),
     "text": _read_text,
-    "think": _number(lambda count: Speak(numbered_words(count), is_reasoning=True), WORDS_MAX),
+    "think": _number(lambda count: Speak(make_words(count), is_reasoning=True), WORDS_MAX),
     "slow": _number(lambda ms: Slow(ms / 1000), SLOW_MS_MAX),
     "tool": _read_tool,
     "error": _read_error,

@@ -119,7 +119,7 @@ class Models:
             return ModelChoice(self.default.provider, self.default.model, thinking, sampling)
         return ModelChoice(provider, model, thinking, sampling)
 
-    def named(self, name: str, near: ModelChoice) -> ModelChoice:
+    def resolve_name(self, name: str, near: ModelChoice) -> ModelChoice:
         """Return the model that a client names: an alias, ``provider/model``, or a model of the
         current provider. Its name may contain slashes if one of its known models' does.
 
@@ -149,10 +149,10 @@ class Models:
 
     def _has_slashes(self, near: ModelChoice) -> bool:
         """Return whether the provider of a model has models with a slash in their names."""
-        known = (near, *self.known())
+        known = (near, *self.list_known())
         return any("/" in each.model for each in known if each.provider == near.provider)
 
-    def known(self) -> tuple[ModelChoice, ...]:
+    def list_known(self) -> tuple[ModelChoice, ...]:
         """Return the models that are known without a request: the default one, each provider's default,
         those of the aliases, and those with facts of the user.
         """

@@ -71,7 +71,7 @@ class ModelLists:
         async with trio.open_nursery() as nursery:
             for name in wanted:
                 nursery.start_soon(self._ask, name, refresh, failures)
-        found = tuple(dict.fromkeys(self._found(wanted, also)))
+        found = tuple(dict.fromkeys(self._list_found(wanted, also)))
         return Listing(
             found[:MODELS_LISTED_MAX],
             tuple(Unlisted(name, failures[name]) for name in wanted if name in failures),
@@ -79,8 +79,10 @@ class ModelLists:
             listed=frozenset(name for name in wanted if name in self._remembered),
         )
 
-    def _found(self, wanted: Sequence[str], also: Sequence[ModelChoice]) -> Iterator[ModelChoice]:
-        known = (*self._models.known(), *also)
+    def _list_found(
+        self, wanted: Sequence[str], also: Sequence[ModelChoice]
+    ) -> Iterator[ModelChoice]:
+        known = (*self._models.list_known(), *also)
         for provider in wanted:
             yield from (choice for choice in known if choice.provider == provider)
             if provider in self._remembered:

@@ -14,7 +14,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.encoding.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.encoding.attachments import data_url, inline_text, kind_of, name_of
 from nousd.providers.encoding.conversations import Before, Conversations
 from nousd.providers.encoding.request_body import json_text
 from nousd.providers.encoding.sampling import chat_limit, openai_fields
@@ -52,7 +52,7 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     return {
         "type": "function",
         "function": {
-            "name": names.told(tool.name),
+            "name": names.to_alias(tool.name),
             "description": tool.description,
             "parameters": tool.parameters,
         },
@@ -95,14 +95,14 @@ def _tool_call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str,
     return {
         "id": ids.of_call(call.id),
         "type": "function",
-        "function": {"name": names.told(call.name), "arguments": json_text(call.args)},
+        "function": {"name": names.to_alias(call.name), "arguments": json_text(call.args)},
     }
 
 
 def _file(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
     match kind_of(attachment.media_type):
         case "text":
-            return _text(inlined(attachment, blobs))
+            return _text(inline_text(attachment, blobs))
         case "pdf":
             file = {"filename": name_of(attachment), "file_data": data_url(attachment, blobs)}
             return {"type": "file", "file": file}

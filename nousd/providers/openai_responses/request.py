@@ -20,7 +20,7 @@ from nousd.machine.context.model_input import (
     ToolSpec,
     UserMessage,
 )
-from nousd.providers.encoding.attachments import data_url, inlined, kind_of, name_of
+from nousd.providers.encoding.attachments import data_url, inline_text, kind_of, name_of
 from nousd.providers.encoding.conversations import Before, Conversations
 from nousd.providers.encoding.request_body import json_text
 from nousd.providers.encoding.sampling import openai_fields
@@ -43,7 +43,7 @@ def responses_body(
 ) -> dict[str, Any]:
     """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    write = partial(_written, names, blobs)
+    write = partial(_write_messages, names, blobs)
     body: dict[str, Any] = {
         "model": request.model,
         "input": (conversations or Conversations()).items(request.messages, names.key, write),
@@ -74,14 +74,14 @@ def _reasoning(model: str, thinking: Thinking) -> dict[str, Any]:
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     return {
         "type": "function",
-        "name": names.told(tool.name),
+        "name": names.to_alias(tool.name),
         "description": tool.description,
         "parameters": tool.parameters,
         "strict": False,
     }
 
 
-def _written(
+def _write_messages(
     names: ToolNames, blobs: Blobs, messages: Sequence[ModelMessage], before: Before
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     ids = CallIds(before.calls)
@@ -117,7 +117,7 @@ def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
                 "file_data": data_url(attachment, blobs),
             }
         case _:
-            return {"type": "input_text", "text": inlined(attachment, blobs)}
+            return {"type": "input_text", "text": inline_text(attachment, blobs)}
 
 
 def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterator[dict[str, Any]]:
@@ -161,6 +161,6 @@ def _call(call: ModelToolCall, ids: CallIds, names: ToolNames) -> dict[str, Any]
     return {
         "type": "function_call",
         "call_id": ids.of_call(call.id),
-        "name": names.told(call.name),
+        "name": names.to_alias(call.name),
         "arguments": json_text(call.args),
     }

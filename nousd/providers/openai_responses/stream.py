@@ -197,7 +197,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         if item.kind == "function_call" and not item.has_arguments:
             self.calls.add(CallFragment(position, arguments=whole.get("arguments")))
         yield from self._rest_of(item)
-        item.whole = self._kept_of(whole)
+        item.whole = self._extract_kept(whole)
 
     def _rest_of(self, item: _Item) -> Iterator[Piece]:
         if item.kind == "reasoning":
@@ -207,7 +207,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             item.text_chars += len(rest)
             yield TextDelta(rest)
 
-    def _kept_of(self, whole: dict[str, Any]) -> dict[str, Any]:
+    def _extract_kept(self, whole: dict[str, Any]) -> dict[str, Any]:
         """Return the parts of a whole item that may have to be sent back."""
         if whole.get("type") != "reasoning":
             whole = {key: text for key in ("id", "phase") if (text := as_text(whole.get(key)))}
@@ -223,11 +223,11 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
                 yield from self._end_item(position, as_object(whole))
         for position in sorted(self._items):
             yield from self._end_item(position, {})
-        yield from self._kept()
+        yield from self._keep_reasoning()
         calls = list(self.calls.whole_calls(is_cut=is_cut))
         yield from self._ending(calls, _usage(response.get("usage")), is_cut=is_cut)
 
-    def _kept(self) -> Iterator[Piece]:
+    def _keep_reasoning(self) -> Iterator[Piece]:
         items = [self._items[position] for position in sorted(self._items)]
         if any(item.is_kept for item in items):
             for item in items:

@@ -89,7 +89,7 @@ class Configured(Protocol):
     def retry_attempts(self) -> int: ...
 
 
-def configured_models(
+def build_configured_models(
     said: Configured,
     secrets: Redactor,
     *,

@@ -39,7 +39,7 @@ async def key_from(command: Sequence[str], folder: Path) -> str:
         KeyUnavailable: it cannot be run, takes too long, fails, or prints nothing or too much.
     """
     output = bytearray()
-    process = await _started(command, folder)
+    process = await _start_process(command, folder)
     try:
         with trio.move_on_after(SECONDS_MAX):
             async with trio.open_nursery() as nursery:
@@ -47,11 +47,11 @@ async def key_from(command: Sequence[str], folder: Path) -> str:
                 await process.wait()
                 nursery.cancel_scope.deadline = trio.current_time() + _LEFTOVER_SECONDS
     finally:
-        await _ended(process)
+        await _kill_process(process)
     return _key_in(bytes(output), process.returncode)
 
 
-async def _started(command: Sequence[str], folder: Path) -> trio.Process:
+async def _start_process(command: Sequence[str], folder: Path) -> trio.Process:
     try:
         return await trio.lowlevel.open_process(
             list(command),
@@ -74,7 +74,7 @@ async def _read(process: trio.Process, output: bytearray) -> None:
         del output[OUTPUT_BYTES_MAX + 1 :]
 
 
-async def _ended(process: trio.Process) -> None:
+async def _kill_process(process: trio.Process) -> None:
     """Kill the command and every process that it started, unless it has ended. A process of another
     user cannot be killed and is left alone.
     """

@@ -104,7 +104,7 @@ class LateKeyProvider:
             if self._keyed is None or self._is_refused:
                 before, key = self._keyed, await self._ask_key()
                 if before is None or before.key != key:
-                    self._keyed = _Keyed(key, self._made(key))
+                    self._keyed = _Keyed(key, self._make_provider(key))
                 else:
                     before.was_accepted = False
                 self._is_refused = False
@@ -113,7 +113,7 @@ class LateKeyProvider:
             assert self._keyed is not None
             return self._keyed
 
-    def _made(self, key: str) -> Provider:
+    def _make_provider(self, key: str) -> Provider:
         try:
             return self._make(key)
         except ConfigError as error:

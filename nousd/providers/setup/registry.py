@@ -97,28 +97,28 @@ def _make_mock(settings: ProviderSettings) -> Provider:
 def _make_openai(settings: ProviderSettings) -> Provider:
     from nousd.providers.openai.provider import OpenAIProvider
 
-    return _hosted(OpenAIProvider, settings)
+    return _make_hosted(OpenAIProvider, settings)
 
 
 def _make_anthropic(settings: ProviderSettings) -> Provider:
     from nousd.providers.anthropic.provider import AnthropicProvider
 
-    return _hosted(AnthropicProvider, settings)
+    return _make_hosted(AnthropicProvider, settings)
 
 
 def _make_responses(settings: ProviderSettings) -> Provider:
     from nousd.providers.openai_responses.provider import ResponsesProvider
 
-    return _hosted(ResponsesProvider, settings)
+    return _make_hosted(ResponsesProvider, settings)
 
 
 def _make_gemini(settings: ProviderSettings) -> Provider:
     from nousd.providers.gemini.provider import GeminiProvider
 
-    return _hosted(GeminiProvider, settings)
+    return _make_hosted(GeminiProvider, settings)
 
 
-def _hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
+def _make_hosted(kind: type[HostedProvider], settings: ProviderSettings) -> Provider:
     return kind(
         settings.api_base,
         settings.api_key,

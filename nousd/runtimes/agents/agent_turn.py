@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from nousd.errors import NousdError, RunFailed
 from nousd.machine.context.text_offload import beginning, deltas
-from nousd.providers.encoding.attachments import inlined, kind_of, name_of
+from nousd.providers.encoding.attachments import inline_text, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import UNTOLD, AgentCall, AgentImage, AgentLife, UserText
 from nousd.runtimes.agents.raw_lines import RawLines, cleaned
@@ -430,5 +430,5 @@ def text_of(host: AgentHost) -> str:
 def _beside(attachment: Attachment, blobs: Mapping[str, bytes]) -> str:
     """Return what stands in the text for a file that is no picture."""
     if kind_of(attachment.media_type) == "text":
-        return inlined(attachment, blobs)
+        return inline_text(attachment, blobs)
     return f"Attached file {name_of(attachment)} is left out: it is neither text nor a picture."
