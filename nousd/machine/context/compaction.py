@@ -95,10 +95,10 @@ def summary_input(
     """Return the model call that summarises the dropped part, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     lines = [_render_entry(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
-    told = _count_fitting(lines, room)
+    shown = _count_fitting(lines, room)
     wish = f"\n\nThe user adds: {instruction}" if instruction else ""
     text = _join_lines(
-        [f"{_TASK}{wish}\n\n<conversation>", *_newest(lines, told), "</conversation>"]
+        [f"{_TASK}{wish}\n\n<conversation>", *_newest(lines, shown), "</conversation>"]
     )
     request = ModelInput(
         model=choice.model,
@@ -107,7 +107,7 @@ def summary_input(
         purpose="summary",
     )
     _clear_lines(lines)
-    omitted = _list_omitted(cut.dropped, told)
+    omitted = _list_omitted(cut.dropped, shown)
     savings = dict.fromkeys(_SAVINGS[each.reason] for each in omitted)
     return Compiled(
         request=request,
@@ -124,9 +124,9 @@ def summary_input(
 _SAVINGS: Final[dict[str, Saving]] = {"oldest": "oldest_dropped", "preview": "previews"}
 
 
-def _list_omitted(dropped: Sequence[Entry], told: int) -> tuple[Omitted, ...]:
+def _list_omitted(dropped: Sequence[Entry], shown: int) -> tuple[Omitted, ...]:
     """List the dropped entries that the summariser does not receive, or not whole."""
-    first = len(dropped) - told
+    first = len(dropped) - shown
     return tuple(
         Omitted(entry.id, "oldest" if index < first else "preview")
         for index, entry in enumerate(dropped)

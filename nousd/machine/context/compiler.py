@@ -295,7 +295,7 @@ class _Draft:
         )
         return Compiled(
             request,
-            self._all_omitted(transcript.omitted),
+            self._list_omitted(transcript.omitted),
             transcript.closing,
             self._strategy(),
             tokens,
@@ -305,7 +305,7 @@ class _Draft:
             transcript.attachments,
         )
 
-    def _all_omitted(self, not_told: Sequence[Omitted]) -> tuple[Omitted, ...]:
+    def _list_omitted(self, not_told: Sequence[Omitted]) -> tuple[Omitted, ...]:
         if not self._omitted:
             return tuple(not_told)
         reasons = self._omitted | {omitted.entry_id: omitted for omitted in not_told}
@@ -410,16 +410,16 @@ class _Draft:
                 groups.append([entry])
                 ends.append(end)
         return [
-            _Group(tuple(entries), self._tokens_told(entries), end)
+            _Group(tuple(entries), self._count_tokens(entries), end)
             for entries, end in zip(groups, ends, strict=True)
         ]
 
-    def _tokens_told(self, entries: Iterable[Entry]) -> int:
+    def _count_tokens(self, entries: Iterable[Entry]) -> int:
         transcript = build_transcript(entries, self._frame.choice, self._frame.accepts)
-        return transcript.tokens - sum(map(message_tokens, _closing(transcript)))
+        return transcript.tokens - sum(map(message_tokens, _list_closing(transcript)))
 
 
-def _closing(transcript: ModelTranscript) -> tuple[ModelMessage, ...]:
+def _list_closing(transcript: ModelTranscript) -> tuple[ModelMessage, ...]:
     return transcript.messages[len(transcript.messages) - transcript.closing :]
 
 

@@ -44,25 +44,25 @@ def find_denied_paths(
     """
     return DeniedPaths(
         reading=(
-            *_closing(denials, (), tool, "read"),
+            *_build_patterns(denials, (), tool, "read"),
             *(
                 found
                 for rules in questions
-                for found in _closing(rules, (*access.paths, *access.links), tool, "read")
+                for found in _build_patterns(rules, (*access.paths, *access.links), tool, "read")
             ),
         ),
         writing=(
-            *_closing(denials, (), tool, "write"),
+            *_build_patterns(denials, (), tool, "write"),
             *(
                 found
                 for rules in questions
-                for found in _closing(rules, (*access.paths, *access.links), tool, "write")
+                for found in _build_patterns(rules, (*access.paths, *access.links), tool, "write")
             ),
         ),
     )
 
 
-def _closing(
+def _build_patterns(
     rules: Sequence[Rule], named: tuple[str, ...], tool: str, kind: Literal["read", "write"]
 ) -> tuple[re.Pattern[str], ...]:
     areas = _areas(tuple(rules), tool, kind)

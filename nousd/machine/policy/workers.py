@@ -46,8 +46,8 @@ class WorkersCase(NamedTuple):
 
 
 def apply_worker_limits(by_parents: Judgement, case: WorkersCase) -> Judgement:
-    """Return the decision on a call about which the parents' limits say ``by_parents``: it is allowed
-    only if the worker's own limits allow it too.
+    """Return the parents' decision on a call, narrowed: it is allowed only if the worker's own limits
+    allow it too.
     """
     if by_parents.verdict == "deny":
         return by_parents

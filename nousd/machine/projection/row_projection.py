@@ -269,7 +269,7 @@ def _or_none(value: str | UnsetType) -> str | None:
 Fold = Callable[[Any, int, str], Changes]
 
 
-def _touching(fold: Fold) -> Fold:
+def _add_touch(fold: Fold) -> Fold:
     """Wrap a fold so that it also notes the session's update and the event's artifacts."""
 
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
@@ -321,7 +321,7 @@ _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
 
 _FOLDS: Final[dict[type[events.Event], Fold]] = {
     **{
-        struct: _touching(_IN_A_LIFE.get(struct, _on_other_event))
+        struct: _add_touch(_IN_A_LIFE.get(struct, _on_other_event))
         for name, struct in events.EVENTS.items()
         if name not in events.UNUSING_EVENTS
     },

@@ -203,12 +203,12 @@ class Brackets:
             return
         self._messages.add(message_id)
         # Its parent is set when it goes out.
-        told = announcement(tracker, (call_of(start),), leaf_id=None, now=now)
+        announced = announcement(tracker, (call_of(start),), leaf_id=None, now=now)
         held = self._held.get(start.tool_call_id)
         if held is not None:
-            held.held += told
+            held.held += announced
             return
-        for event in told:
+        for event in announced:
             out.add(event)
 
     def _take(self, bracket_id: str, event: events.Event, out: _Outgoing) -> None:

@@ -153,15 +153,15 @@ def _late_brackets(
     calls, if the log does not have them.
     """
     ends: list[events.Event] = []
-    told = set(tracker.messages)
+    announced = set(tracker.messages)
     if tracker.message is not None:
-        told.add(tracker.message.message_id)
+        announced.add(tracker.message.message_id)
     for tool in tracker.tools.values():
         if tool.phase is None:
             continue
         message_id = message_of(tool.tool_call_id)
-        if message_id not in told and tool.keys["attempt"] == 1:
-            told.add(message_id)
+        if message_id not in announced and tool.keys["attempt"] == 1:
+            announced.add(message_id)
             calls = _waiting_calls(tracker, message_id)
             ends += announcement(tracker, calls, leaf_id=leaf_after(ends, leaf_id), now=now)
         ends.append(_late_start(tracker, tool))

@@ -202,7 +202,7 @@ def move_leaf(state: SessionState, leaf_id: str) -> Events:
 
 
 def find_run_to_resume(state: SessionState, leaf: Entry | None) -> str | None:
-    """Return the run that left the work for a resume; None if none did."""
+    """Return the id of the run whose work a resume continues; None if there is none."""
     for queued in queue.in_order(state.queue):
         return queued.run_id or None
     return None if leaf is None else leaf.run_id or None

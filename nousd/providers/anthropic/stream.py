@@ -202,7 +202,7 @@ class MessagesAnswer(Answer[_Event]):
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):
             raise ContextOverflow("the input leaves the model no room for an answer")
         yield from self._rest()
-        yield from self._ending(calls, _usage(self._usage), is_cut=is_cut)
+        yield from self._finish_answer(calls, _usage(self._usage), is_cut=is_cut)
 
 
 def _thought(block: _Block) -> Block:

@@ -97,7 +97,7 @@ class CallAssembler:
             )
 
     def _count_long_name(self, name: str) -> str:
-        """Count an id or a name that is too long to be any."""
+        """Return an id or a name; if it is too long, count its bytes as held."""
         self.held_bytes += utf8_size(name) if len(name) > NAME_CHARS_MAX else 0
         return name
 

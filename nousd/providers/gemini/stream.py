@@ -141,7 +141,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
             self._place_text(len(rest), {})
         yield from self._keep_reasoning()
         calls = list(self.calls.whole_calls())
-        yield from self._ending(calls, self._usage, is_cut=reason in CUT_REASONS)
+        yield from self._finish_answer(calls, self._usage, is_cut=reason in CUT_REASONS)
 
     def _pieces_of(self, part: dict[str, Any]) -> Iterator[Piece]:
         signature = scrub(as_text(part.get("thoughtSignature")))

@@ -117,7 +117,7 @@ class Answer(ABC, Generic[Chunk]):
         """
         return ()
 
-    def _ending(
+    def _finish_answer(
         self, calls: Sequence[Piece], usage: Usage | None, *, is_cut: bool
     ) -> Iterator[Piece]:
         """Yield the tool calls and ``Finished``.

@@ -136,7 +136,7 @@ class ChatAnswer(Answer[_Chunk]):
             yield TextDelta(rest)
         is_cut = reason in CUT_REASONS
         calls = list(self.calls.whole_calls(is_cut=is_cut))
-        yield from self._ending(calls, self._usage, is_cut=is_cut)
+        yield from self._finish_answer(calls, self._usage, is_cut=is_cut)
 
 
 def _is_fault(chunk: _Chunk) -> bool:

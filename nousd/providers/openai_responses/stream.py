@@ -225,7 +225,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             yield from self._end_item(position, {})
         yield from self._keep_reasoning()
         calls = list(self.calls.whole_calls(is_cut=is_cut))
-        yield from self._ending(calls, _usage(response.get("usage")), is_cut=is_cut)
+        yield from self._finish_answer(calls, _usage(response.get("usage")), is_cut=is_cut)
 
     def _keep_reasoning(self) -> Iterator[Piece]:
         items = [self._items[position] for position in sorted(self._items)]

@@ -83,7 +83,7 @@ async def find_provider(
     for name, candidate in configured.items():
         if candidate.is_usable and candidate.dialect != MOCK:
             return Found(name, "it is configured")
-    listening = await _listening(LOCAL_SERVERS if servers is None else servers)
+    listening = await _find_listening(LOCAL_SERVERS if servers is None else servers)
     return (await _find_local(listening) if listening else None) or Found(
         MOCK,
         "no provider is configured, and no model server answers on this machine: what you get are the "
@@ -92,7 +92,7 @@ async def find_provider(
     )
 
 
-async def _listening(servers: Sequence[LocalServer]) -> Sequence[LocalServer]:
+async def _find_listening(servers: Sequence[LocalServer]) -> Sequence[LocalServer]:
     """Return the servers at whose ports somebody listens: mostly none, and then nothing is imported."""
     there: set[LocalServer] = set()
 
