@@ -101,13 +101,13 @@ def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
     return tuple(_join_deltas(deltas) for deltas in by_type.values() if len(deltas) > 1)
 
 
-class _DeltaPayload(msgspec.Struct, frozen=True):
+class _Told(msgspec.Struct, frozen=True):
     delta: str
     stream: str | UnsetType = UNSET
 
 
 class _DeltaLine(msgspec.Struct, frozen=True):
-    payload: _DeltaPayload
+    payload: _Told
 
 
 _decoder: Final = json_decoder(_DeltaLine)
