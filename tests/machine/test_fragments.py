@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nousd.errors import InputNotWhole
 from nousd.machine.context import input_chunks as fragments
 from nousd.machine.context.compiler import Budget, Compiled, Frame, compile_input
-from nousd.machine.context.input_chunks import Chain, Stored, resumed_chain, store_input
+from nousd.machine.context.input_chunks import Chain, Stored, resume_chain, store_input
 from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
@@ -112,13 +112,13 @@ def test_messages_in_the_chain_are_not_encoded_again(monkeypatch: pytest.MonkeyP
     long = conversation(100)
     chain = store_input(None, request_of(*long)).chain
     encoded: list[ModelMessage] = []
-    join = fragments._joined
+    join = fragments._encode_messages
 
     def counted(messages: Sequence[ModelMessage]) -> bytes | memoryview:
         encoded.extend(messages)
         return join(messages)
 
-    monkeypatch.setattr(fragments, "_joined", counted)
+    monkeypatch.setattr(fragments, "_encode_messages", counted)
     store_input(chain, request_of(*long, UserMessage("new")))
     assert encoded == [UserMessage("new")]
 
@@ -186,7 +186,7 @@ def test_a_chain_resumes_from_a_stored_node() -> None:
     first = shelf.put(store_input(None, request_of(*conversation(7))))
     longer = request_of(*conversation(7), AssistantMessage("yes"), UserMessage("and?"))
     node = decode_node(shelf.artifacts[first.input_ref])
-    chain = resumed_chain(node, first.input_ref, longer.messages)
+    chain = resume_chain(node, first.input_ref, longer.messages)
     stored = shelf.put(store_input(chain, longer))
     check(shelf, stored, longer)
     assert [artifact_id for artifact_id, _ in stored.artifacts] == [stored.input_ref]
@@ -198,8 +198,8 @@ def test_a_chain_does_not_resume_from_a_node_with_other_messages(count: int) -> 
     stored = store_input(None, request_of(*conversation(7)))
     node = decode_node(stored.artifacts[0][1])
     others = [*conversation(count), *[UserMessage("other")] * (7 - count)]
-    assert resumed_chain(node, stored.input_ref, others) is None
-    assert resumed_chain(node, stored.input_ref, conversation(6)) is None
+    assert resume_chain(node, stored.input_ref, others) is None
+    assert resume_chain(node, stored.input_ref, conversation(6)) is None
 
 
 # --- damaged artifacts -----------------------------------------------------------------------

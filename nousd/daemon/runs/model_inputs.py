@@ -23,7 +23,7 @@ from nousd.machine.context.input_chunks import (
     Rest,
     Stored,
     new_messages,
-    resumed_chain,
+    resume_chain,
     store_input,
 )
 from nousd.machine.context.model_input import ModelMessage
@@ -145,8 +145,8 @@ class ModelInputs:
         except InputNotWhole:
             return None
         if len(messages) <= QUICK_MESSAGES_MAX:
-            return resumed_chain(node, node_ref, messages)
-        return await trio.to_thread.run_sync(resumed_chain, node, node_ref, messages)
+            return resume_chain(node, node_ref, messages)
+        return await trio.to_thread.run_sync(resume_chain, node, node_ref, messages)
 
 
 class InputsOfRun:

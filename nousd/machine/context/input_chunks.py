@@ -104,12 +104,12 @@ def store_input(
         likely: the rest of another input, which is often the same.
     """
     lasting = request.messages[: len(request.messages) - closing]
-    known = _known(chain)
+    known = _list_messages(chain)
     if lasting[: len(known)] != known:
         chain, known = None, ()
-    new = _joined(lasting[len(known) :])
-    last = _joined(request.messages[len(lasting) :])
-    hashed = _hashed(chain, new)
+    new = _encode_messages(lasting[len(known) :])
+    last = _encode_messages(request.messages[len(lasting) :])
+    hashed = _extend_hash(chain, new)
     rest = _rest(likely if chain is None or chain.rest is None else chain.rest, request)
     node = encode_node(
         closing=last,
@@ -131,12 +131,12 @@ def store_input(
     )
 
 
-def resumed_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
+def resume_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
     """Return the chain that ends with a stored node, if ``messages`` begin with its messages."""
     if node.count > len(messages):
         return None
     same = tuple(messages[: node.count])
-    hashed = _hashed(None, _joined(same))
+    hashed = _extend_hash(None, _encode_messages(same))
     if f"sha256:{hashed.hexdigest()}" != node.prefix_hash:
         return None
     return Chain(same, hashed, node_ref, None, node.rest, _chars(None, same))
@@ -146,11 +146,11 @@ def new_messages(
     chain: Chain | None, messages: tuple[ModelMessage, ...]
 ) -> tuple[ModelMessage, ...]:
     """Return the messages that a chain does not have yet."""
-    known = _known(chain)
+    known = _list_messages(chain)
     return messages[len(known) :] if messages[: len(known)] == known else messages
 
 
-def _known(chain: Chain | None) -> tuple[ModelMessage, ...]:
+def _list_messages(chain: Chain | None) -> tuple[ModelMessage, ...]:
     return () if chain is None else chain.messages
 
 
@@ -158,7 +158,7 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
     return (0 if chain is None else chain.chars) + sum(len(message.text) for message in new)
 
 
-def _joined(messages: Sequence[ModelMessage]) -> Json:
+def _encode_messages(messages: Sequence[ModelMessage]) -> Json:
     """Return the canonical JSON of messages, with commas between.
 
     Of those that are simple one call of the encoder writes the same bytes.
@@ -193,7 +193,7 @@ def _is_simple(message: ModelMessage) -> bool:
 _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
-def _hashed(chain: Chain | None, new: Json) -> _Hash:
+def _extend_hash(chain: Chain | None, new: Json) -> _Hash:
     """Return the hash behind the messages of the chain and the new ones."""
     hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
     if new:

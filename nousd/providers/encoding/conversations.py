@@ -80,8 +80,8 @@ class Conversations:
         tail = messages[known.before.messages :]
         written = list(write(tail, known.before))
         items: list[Item] = [*known.items, *(item for _, item in written)]
-        if end := _settled(tail, written):
-            known = _grown(known, key, tail, written[:end], written[end][0])
+        if end := _count_settled(tail, written):
+            known = _extend_kept(known, key, tail, written[:end], written[end][0])
         if known.items:
             self._keep(messages, known)
         return items
@@ -101,7 +101,7 @@ class Conversations:
                 self._bytes -= dropped.size
 
 
-def _settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, Any]]) -> int:
+def _count_settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, Any]]) -> int:
     """Return how many items nothing further will change. The next one begins with a message, and with
     no result.
     """
@@ -112,7 +112,7 @@ def _settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, Any]]) -
     return 0
 
 
-def _grown(
+def _extend_kept(
     known: _Kept,
     key: Hashable,
     tail: Sequence[ModelMessage],

@@ -29,7 +29,7 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the body of the streaming request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    write = partial(_written, names, blobs)
+    write = partial(_write_messages, names, blobs)
     system = [{"role": "system", "content": request.system}] if request.system else []
     messages = (conversations or Conversations()).items(request.messages, names.key, write)
     body: dict[str, Any] = {
@@ -59,7 +59,7 @@ def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
     }
 
 
-def _written(
+def _write_messages(
     names: ToolNames, blobs: Blobs, messages: Sequence[ModelMessage], before: Before
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     ids = CallIds(before.calls)
