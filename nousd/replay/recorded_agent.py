@@ -87,9 +87,9 @@ class RecordedAgent:
         ids = {queued.input_id for queued in consumed.inputs}
         for steer in self._steers:
             if ids == {queued.input_id for queued in steer.inputs}:
-                await steer.delivered()
+                await steer.confirm_delivery()
                 return
-        await host.delivered()
+        await host.confirm_delivery()
 
 
 class _Turn(msgspec.Struct, frozen=True):

@@ -387,8 +387,8 @@ class _Host:
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
         return await self._driver.answer()
 
-    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        return self._driver.offered(self._host.offered(tools))
+    def select_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        return self._driver.offered(self._host.select_offered_tools(tools))
 
     async def earlier(self, call: ToolCall) -> Earlier:
         return self._driver.earlier(call)

@@ -57,7 +57,7 @@ class AnswerRoom:
         """
         more = size - self._held
         if more > self._left:
-            raise self.exceeded()
+            raise self.build_exceeded_error()
         self._left -= more
         self._answers.bytes += more
         self._held = size
@@ -86,7 +86,7 @@ class AnswerRoom:
         """Give back the room of arguments that came in an attempt which failed."""
         self.hold(0)
 
-    def exceeded(self) -> AnswerTooLong:
+    def build_exceeded_error(self) -> AnswerTooLong:
         """Return the error of an answer that needs more room than there is."""
         if self._is_bound_by_run:
             return AnswerTooLong(

@@ -119,7 +119,7 @@ class NativeHost(TurnHost, Protocol):
         """
         ...
 
-    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    def select_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the current tools that the session's model is offered."""
         ...
 
@@ -169,7 +169,7 @@ class Delivery(Protocol):
         """The inputs, with whole texts."""
         ...
 
-    async def delivered(self) -> None:
+    async def confirm_delivery(self) -> None:
         """Note that the program has taken the message: consume the inputs and log the user's message,
         in one step. Further calls do nothing.
         """
@@ -180,8 +180,8 @@ class AgentHost(TurnHost, Protocol):
     """The daemon's side of a turn that an agent program carries out.
 
     The turn's own inputs are delivered by proof: the runtime gives them to the program, and calls
-    ``delivered`` when the program says that it has them. A turn that ends without that leaves them
-    pending.
+    ``confirm_delivery`` when the program says that it has them. A turn that ends without that leaves
+    them pending.
     """
 
     def let_calls_overlap(self) -> None:
@@ -230,13 +230,13 @@ class AgentHost(TurnHost, Protocol):
         """The inputs to deliver, with whole texts; empty for a turn that resumes."""
         ...
 
-    async def delivered(self) -> None:
-        """See ``Delivery.delivered``, of the turn's own inputs. It does nothing in a turn that
+    async def confirm_delivery(self) -> None:
+        """See ``Delivery.confirm_delivery``, of the turn's own inputs. It does nothing in a turn that
         resumes.
         """
         ...
 
-    async def asked_before(self, call: ToolCall) -> ToolCall | None:
+    async def find_earlier_call(self, call: ToolCall) -> ToolCall | None:
         """Return the call that this is another attempt at: one under the same id of the program, with
         the same arguments, in a run that was cut off, and after which no run was completed; None if it
         is new.
@@ -294,7 +294,7 @@ class Runtime(Protocol):
     @property
     def consumes_on_delivery(self) -> bool:
         """Whether a turn's inputs are consumed when the runtime says that they were delivered
-        (``AgentHost.delivered``), instead of before the turn.
+        (``AgentHost.confirm_delivery``), instead of before the turn.
         """
         ...
 

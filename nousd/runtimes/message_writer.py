@@ -87,7 +87,7 @@ class MessageWriter:
         if kept:
             await self._show(streamed, streamed.filter.feed(kept))
         if len(kept) < len(text):
-            raise self._room.exceeded()
+            raise self._room.build_exceeded_error()
 
     async def _show(self, streamed: Streamed, text: str) -> None:
         # The first content is in one batch for the log with the beginning of its message.

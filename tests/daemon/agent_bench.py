@@ -49,7 +49,7 @@ class Puppet:
 
 
 async def takes_and_answers(host: AgentHost) -> None:
-    await host.delivered()
+    await host.confirm_delivery()
     await says(host, f"did {host.turn_text}")
 
 
@@ -85,10 +85,10 @@ class Halting:
 
     async def __call__(self, host: AgentHost) -> None:
         if self._takes:
-            await host.delivered()
+            await host.confirm_delivery()
         self.waits.set()
         await self.go_on.wait()
-        await host.delivered()
+        await host.confirm_delivery()
         await says(host, "late")
 
 

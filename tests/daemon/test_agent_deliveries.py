@@ -21,14 +21,14 @@ async def bench(tmp_path: Path) -> AsyncIterator[AgentBench]:
 
 async def waits_for_a_steer(host: AgentHost) -> None:
     """Take the input, then one steer inside of the same turn, and answer each."""
-    await host.delivered()
+    await host.confirm_delivery()
     await says(host, "first")
     await host.wait_steer()
     steer = await host.take_steer()
     assert steer is not None
     assert not host.has_pending_steer()
-    await steer.delivered()
-    await steer.delivered()
+    await steer.confirm_delivery()
+    await steer.confirm_delivery()
     await says(host, f"then {steer.text}")
 
 
@@ -97,7 +97,7 @@ async def test_a_steer_that_was_not_delivered_in_its_turn_begins_the_next(
     bench: AgentBench,
 ) -> None:
     async def forgets_it(host: AgentHost) -> None:
-        await host.delivered()
+        await host.confirm_delivery()
         await host.wait_steer()
         assert await host.take_steer() is not None
 
@@ -152,7 +152,7 @@ async def test_a_long_text_is_delivered_whole(bench: AgentBench) -> None:
 
     async def listens(host: AgentHost) -> None:
         told.append(host.turn_text)
-        await host.delivered()
+        await host.confirm_delivery()
 
     long = "long " * 60_000
     act: Act = listens

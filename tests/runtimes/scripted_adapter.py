@@ -23,7 +23,7 @@ from nousd.runtimes.agents.interface import (
     Write,
 )
 from nousd.runtimes.agents.obeyed import Hidden
-from nousd.runtimes.agents.told_transcript import spoken
+from nousd.runtimes.agents.told_transcript import render_messages
 from nousd.runtimes.agents.tools.mcp_tools import mcp_name
 from nousd.runtimes.native.loop import NativeRuntime
 from nousd.wire.objects.entries import Usage
@@ -57,7 +57,7 @@ class ScriptedLife(AgentLife):
     async def begin(self) -> None:
         resume = self._resume
         begun = await self._call(
-            "begin", resume=resume.agent_session_id, transcript=spoken(resume.transcript)
+            "begin", resume=resume.agent_session_id, transcript=render_messages(resume.transcript)
         )
         self.agent_session_id, self.version = begun["session"], begun["version"]
         self.model = self._start.model or "scripted-model"
@@ -99,7 +99,7 @@ class ScriptedLife(AgentLife):
         steer = await listener.take_steer()
         if steer is not None:
             await self._call("steer", text=steer.text)
-            await listener.delivered(steer.message_id)
+            await listener.confirm_delivery(steer.message_id)
         return result.text
 
     async def take_notification(self, method: str, params: msgspec.Raw) -> None:
@@ -110,7 +110,7 @@ class ScriptedLife(AgentLife):
             return
         match method:
             case "delivered":
-                await listener.delivered()
+                await listener.confirm_delivery()
             case "text":
                 await listener.text(said["delta"])
             case "reasoning":
@@ -163,7 +163,7 @@ class ScriptedAgent:
     def session_basis(self, start: Start) -> str:
         return ""
 
-    def hidden(self, start: Start) -> Hidden:
+    def list_hidden_paths(self, start: Start) -> Hidden:
         return Hidden()
 
     def life(

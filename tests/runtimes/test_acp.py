@@ -347,7 +347,7 @@ async def test_a_call_that_the_program_marks_as_one_of_a_server_is_ours_by_serve
 async def test_the_same_arguments_without_the_mark_are_the_models_own_words() -> None:
     reported = ReportedCalls((AgentTool("workspace.read", "", {}),))
     assert not reported.is_ours(of_a_server())
-    assert reported.judged(of_a_server()).name == "execute"
+    assert reported.begin_judgement(of_a_server()).name == "execute"
 
 
 async def test_figures_that_a_program_leaves_out_do_not_hide_why_its_turn_failed() -> None:
@@ -554,7 +554,7 @@ class _Hesitant:
     def __init__(self) -> None:
         self.is_asked = trio.Event()
 
-    async def delivered(self, message_id: str = "") -> None: ...
+    async def confirm_delivery(self, message_id: str = "") -> None: ...
 
     async def may_run(self, _call: AgentCall) -> str | None:
         self.is_asked.set()

@@ -43,7 +43,7 @@ def a_turn() -> AgentTurn:
         turn_inputs=("input",),
         turn_text="text",
         turn_attachments=(),
-        delivered=trio.sleep_forever,
+        confirm_delivery=trio.sleep_forever,
         keep=trio.sleep_forever,
     )
     return AgentTurn(

@@ -38,10 +38,10 @@ class Listener:
         await self.may_decide.wait()
         return None
 
-    async def observed(self, call: AgentCall, _result: ToolResult, _seconds: float) -> None:
+    async def record_call(self, call: AgentCall, _result: ToolResult, _seconds: float) -> None:
         self.observed_calls.append(call)
 
-    async def delivered(self, message_id: str = "") -> None:
+    async def confirm_delivery(self, message_id: str = "") -> None:
         """Nothing is noted."""
 
 

@@ -74,7 +74,7 @@ async def test_what_a_program_is_given_follows_from_level_and_namespace(
 ) -> None:
     spaces = Spaces(tmp_path / "runtimes", "a", level, VARIABLES)
     assert spaces.level(namespace) == has
-    async with spaces.opened(namespace) as home:
+    async with spaces.open_home(namespace) as home:
         environment = spaces.environment(namespace, home, GIVEN)
     assert environment["A_PROXY"] == "http://proxy"
     assert ("A_KEY" in environment) == (namespace == "default")
@@ -109,7 +109,7 @@ async def test_a_home_is_private_and_so_is_what_a_program_has_left_in_it(tmp_pat
     outside.chmod(0o644)
     umask = os.umask(0)
     try:
-        async with spaces.opened("user:a") as home:
+        async with spaces.open_home("user:a") as home:
             assert home is not None
             (home / "sub").mkdir()
             (home / "sub" / "key").write_text("x")
@@ -126,7 +126,7 @@ async def test_an_ephemeral_home_is_fresh_and_gone_after_the_life(tmp_path: Path
     spaces = Spaces(tmp_path, "a", "ephemeral")
     homes = []
     for _ in range(2):
-        async with spaces.opened("default") as home:
+        async with spaces.open_home("default") as home:
             assert home is not None
             assert [path.name for path in home.iterdir()] == ["tmp"]
             (home / "closed").mkdir()
@@ -139,7 +139,7 @@ async def test_an_ephemeral_home_is_fresh_and_gone_after_the_life(tmp_path: Path
 
 async def test_an_ephemeral_home_is_gone_when_the_life_is_cancelled(tmp_path: Path) -> None:
     with trio.move_on_after(60) as scope:
-        async with Spaces(tmp_path, "a", "ephemeral").opened("default"):
+        async with Spaces(tmp_path, "a", "ephemeral").open_home("default"):
             scope.cancel()
             await trio.sleep_forever()
     assert list(ephemeral_folder(tmp_path).iterdir()) == []
@@ -174,7 +174,7 @@ async def test_a_guest_sees_its_own_home_and_no_other_log_in(tmp_path: Path) -> 
     (user / ".claude" / "key").write_text("of the user")
     guest = Guest(lambda: shutil.which("bwrap"), (state,), (user / ".claude",))
     spaces = Spaces(state / "runtimes", "a")
-    async with spaces.opened("user:a") as one, spaces.opened("user:b") as other:
+    async with spaces.open_home("user:a") as one, spaces.open_home("user:b") as other:
         assert one is not None
         assert other is not None
         (other / "key").write_text("of b")

@@ -535,7 +535,7 @@ async def test_two_calls_at_once_cannot_put_together_what_neither_may_write(
 
 def restricted(context: ToolContext, judgement: Judgement) -> ToolContext:
     """Return the context in which the gate lets a judged call run."""
-    return runner._restricted(context, judgement.closed, ())
+    return runner._restrict_context(context, judgement.closed, ())
 
 
 def test_yolo_asks_about_nothing_and_denials_still_deny() -> None:

@@ -90,7 +90,7 @@ class CallRecords:
     async def find_earlier_attempt(
         self, context: Sequence[Entry], call: ToolCall, *, runtime: str, run_id: str
     ) -> ToolCall | None:
-        """Return the call that this one is another attempt at; see ``AgentHost.asked_before``.
+        """Return the call that this one is another attempt at; see ``AgentHost.find_earlier_call``.
 
         Args:
             run_id: the run that asks.

@@ -32,8 +32,8 @@ class InputDelivery:
         self._turn = turn
         self._run = run
 
-    async def delivered(self) -> None:
-        """See ``Delivery.delivered``."""
+    async def confirm_delivery(self) -> None:
+        """See ``Delivery.confirm_delivery``."""
         # An abort that was accepted has given the inputs back.
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.is_done:
@@ -132,9 +132,9 @@ class DeliveringHost(LiveCallHost):
         """See ``AgentHost.turn_inputs``."""
         return self._offered_inputs.inputs
 
-    async def delivered(self) -> None:
-        """See ``AgentHost.delivered``."""
-        await self._offered_inputs.delivered()
+    async def confirm_delivery(self) -> None:
+        """See ``AgentHost.confirm_delivery``."""
+        await self._offered_inputs.confirm_delivery()
 
     @property
     def _offered_inputs(self) -> InputDelivery:

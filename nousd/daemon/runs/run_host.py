@@ -330,8 +330,8 @@ class RunHost(DeliveringHost):
         """See ``HookedRun.warn``."""
         self.decide((events.Warning(**self.remark_where, code=code, message=message),))
 
-    async def asked_before(self, call: ToolCall) -> ToolCall | None:
-        """See ``AgentHost.asked_before``."""
+    async def find_earlier_call(self, call: ToolCall) -> ToolCall | None:
+        """See ``AgentHost.find_earlier_call``."""
         return await self._services.call_records.find_earlier_attempt(
             await self.context(), call, runtime=self.runtime.name, run_id=self.run_id
         )
@@ -356,8 +356,8 @@ class RunHost(DeliveringHost):
         """See ``TurnHost.tool_is_active``."""
         return self._options.tool_choice != "none" and self._is_offered(name)
 
-    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """See ``NativeHost.offered``."""
+    def select_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+        """See ``NativeHost.select_offered_tools``."""
         return tuple(tool for tool in tools if self._is_offered(tool.name))
 
     def _is_offered(self, name: str) -> bool:

@@ -23,7 +23,7 @@ from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, OwnTools, Resume, Start
 from nousd.runtimes.agents.lives import Lives
 from nousd.runtimes.agents.programs import Programs
-from nousd.runtimes.agents.raw_lines import cleaned
+from nousd.runtimes.agents.raw_lines import redact_line
 from nousd.runtimes.agents.spaces import Spaces
 from nousd.runtimes.agents.surroundings import AgentSurroundings
 from nousd.runtimes.agents.time_limits import PLACE_SECONDS
@@ -139,7 +139,7 @@ class AgentRuntime:
         except RunFailed as failure:
             # The words are the program's, or those of its model's server.
             failure.cause = self._secrets.redact_output(failure.cause)
-            failure.raw = cleaned(failure.raw, self._secrets)
+            failure.raw = redact_line(failure.raw, self._secrets)
             if isinstance(failure, AgentFailed):
                 failure.message = f"the agent program {self.name} failed"
             hint = failure.hint or await self._hint(failure, host.runtime_namespace)
@@ -209,13 +209,13 @@ class AgentRuntime:
         if known is not None and is_current and self._goes_on(known, start):
             resume = Resume("native", agent_session_id=known.agent_session_id)
             try:
-                return await self._begun(host, start, resume)
+                return await self._begin_life(host, start, resume)
             except AgentFailed as failure:
                 # The program may no longer have its session; our transcript serves as well.
                 reason = without_category(failure.category, failure.cause)
         transcript = tuple(await host.context())
         resume = Resume("reconstruct" if transcript else "new", transcript=transcript)
-        return await self._begun(host, start, resume, reason=reason)
+        return await self._begin_life(host, start, resume, reason=reason)
 
     def _goes_on(self, known: AgentSessionFacts, start: Start) -> bool:
         return (
@@ -224,7 +224,7 @@ class AgentRuntime:
             and known.basis == self._agent.session_basis(start)
         )
 
-    async def _begun(
+    async def _begin_life(
         self, host: AgentHost, start: Start, resume: Resume, *, reason: str = ""
     ) -> AgentLife:
         async def waits(what: str) -> None:
@@ -232,7 +232,7 @@ class AgentRuntime:
             await _warn(host, "agent_waits", what)
 
         if start.left_out:
-            await _warn(host, "agent_tools_left_out", _left_out(start.left_out))
+            await _warn(host, "agent_tools_left_out", _describe_left_out(start.left_out))
         life = await self._lives.begin(host.tracker.session_id, start, resume, waits=waits)
         self.version = self._secrets.redact_output(life.version) or self.version
         told = tuple(map(self._secrets.redact_output, life.models[:_MODELS_MAX]))
@@ -305,7 +305,7 @@ async def _warn(host: AgentHost, code: str, message: str) -> None:
     await host.stream(events.Warning(**host.tracker.where, code=code, message=message))
 
 
-def _left_out(names: Sequence[str]) -> str:
+def _describe_left_out(names: Sequence[str]) -> str:
     told = ", ".join([*names[:_LEFT_OUT_TOLD], *(["..."] if len(names) > _LEFT_OUT_TOLD else [])])
     return (
         f"the program is not offered {len(names)} tools of MCP servers: {told}. It is offered at most"

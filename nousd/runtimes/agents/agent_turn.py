@@ -21,7 +21,7 @@ from nousd.machine.context.text_offload import beginning, deltas
 from nousd.providers.encoding.attachments import inline_text, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import UNTOLD, AgentCall, AgentImage, AgentLife, UserText
-from nousd.runtimes.agents.raw_lines import RawLines, cleaned
+from nousd.runtimes.agents.raw_lines import RawLines, redact_line
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.agents.tools.own_tools import Facts, OwnToolCall
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
@@ -114,14 +114,14 @@ class AgentTurn:
             AgentFailed: the program is of no more use.
         """
         life = self._life
-        said = await self._said(text_of(self._host), self._host.turn_attachments)
+        said = await self._build_user_text(text_of(self._host), self._host.turn_attachments)
         is_over = False
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    await self._heed(self._adapter, partial(life.take_turn, said, self))
-                    await self._heed(self._end_turn)
+                    await self._run_in_turn(self._run_adapter, partial(life.take_turn, said, self))
+                    await self._run_in_turn(self._end_turn)
                     is_over = True
                 finally:
                     # Before the program hears what became of its calls.
@@ -137,15 +137,15 @@ class AgentTurn:
             raise self._failure
 
     def _close(self) -> None:
-        """Hear nothing more; tell the agent that its open calls were not finished."""
+        """Ignore further calls of the listener; end open calls as not finished."""
         self._nursery = None
         for own in self._own_calls.values():
             own.refuse(STOPPED.text)
         for opened in self._calls_by_id.values():
             opened.is_over.set()
 
-    async def _heed(self, act: Callable[..., Awaitable[None]], *args: Any) -> None:
-        """Do something for the turn, unless it is over. What fails ends the turn."""
+    async def _run_in_turn(self, act: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Run an action for the turn, unless it is over. A failure ends the turn."""
         if self._nursery is None:
             return
         try:
@@ -155,8 +155,8 @@ class AgentTurn:
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
-    async def _adapter(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Let the adapter do something; its faults are those of its program."""
+    async def _run_adapter(self, act: Callable[[], Awaitable[None]]) -> None:
+        """Run an action of the adapter; its faults count as its program's."""
         outcome = await self._contain(act, self._adapter_name)
         if isinstance(outcome, NousdError):
             raise outcome if isinstance(outcome, RunFailed) else adapter_fault()
@@ -176,12 +176,12 @@ class AgentTurn:
 
     # --- what the user says ------------------------------------------------------------------
 
-    async def _said(self, text: str, attachments: tuple[Attachment, ...]) -> UserText:
+    async def _build_user_text(self, text: str, attachments: tuple[Attachment, ...]) -> UserText:
         blobs = {
             each.artifact_id: await self._host.artifact(each.artifact_id) for each in attachments
         }
         images = [each for each in attachments if kind_of(each.media_type) == "image"]
-        beside = [_beside(each, blobs) for each in attachments if each not in images]
+        beside = [_describe_file(each, blobs) for each in attachments if each not in images]
         return UserText(
             message_id=str(uuid.uuid4()),
             text="\n\n".join([text, *beside]),
@@ -190,10 +190,12 @@ class AgentTurn:
             ),
         )
 
-    async def delivered(self, message_id: str = "") -> None:
-        """See ``AgentListener.delivered``."""
+    async def confirm_delivery(self, message_id: str = "") -> None:
+        """See ``AgentListener.confirm_delivery``."""
         steer = self._steers.pop(message_id, None)
-        await self._heed(self._host.delivered if steer is None else steer.delivered)
+        await self._run_in_turn(
+            self._host.confirm_delivery if steer is None else steer.confirm_delivery
+        )
 
     def steer_waits(self) -> bool:
         """See ``AgentListener.steer_waits``."""
@@ -202,13 +204,13 @@ class AgentTurn:
     async def take_steer(self) -> UserText | None:
         """See ``AgentListener.take_steer``."""
         taken: list[UserText] = []
-        await self._heed(self._take_steer, taken)
+        await self._run_in_turn(self._take_steer, taken)
         return taken[0] if taken else None
 
     async def _take_steer(self, taken: list[UserText]) -> None:
         steer = await self._host.take_steer()
         if steer is not None:
-            said = await self._said(steer.text, steer.attachments)
+            said = await self._build_user_text(steer.text, steer.attachments)
             self._steers[said.message_id] = steer
             taken.append(said)
 
@@ -216,15 +218,15 @@ class AgentTurn:
 
     async def text(self, delta: str) -> None:
         """See ``AgentListener.text``."""
-        await self._heed(self._write, lambda message: message.text, delta)
+        await self._run_in_turn(self._write, lambda message: message.text, delta)
 
     async def reasoning(self, delta: str) -> None:
         """See ``AgentListener.reasoning``."""
-        await self._heed(self._write, lambda message: message.reasoning, delta)
+        await self._run_in_turn(self._write, lambda message: message.reasoning, delta)
 
     async def _write(self, part: Callable[[MessageWriter], Streamed], delta: str) -> None:
         # Whoever answers has been given the text.
-        await self._host.delivered()
+        await self._host.confirm_delivery()
         async with self._writing:
             if self._message is None:
                 self._message = self._new_message()
@@ -236,7 +238,7 @@ class AgentTurn:
 
     async def message_ends(self, stop_reason: StopReason = "stop") -> None:
         """See ``AgentListener.message_ends``."""
-        await self._heed(self._end_message, stop_reason)
+        await self._run_in_turn(self._end_message, stop_reason)
 
     async def _end_message(self, stop_reason: StopReason) -> None:
         async with self._writing:
@@ -260,10 +262,10 @@ class AgentTurn:
 
     async def subagent_text(self, text: str, parent: str) -> None:
         """See ``AgentListener.subagent_text``."""
-        await self._heed(self._subagent_text, self._secrets.redact_output(text), parent)
+        await self._run_in_turn(self._subagent_text, self._secrets.redact_output(text), parent)
 
     async def _subagent_text(self, text: str, parent: str) -> None:
-        await self._host.delivered()
+        await self._host.confirm_delivery()
         room, raw_ref = AnswerRoom(self._bounds, self._host.answers), await self._raw.ref()
         kept = room.take(text)
         said = [
@@ -278,7 +280,7 @@ class AgentTurn:
         ]
         await self._host.stream(*said)
         if len(kept) < len(text):
-            raise room.exceeded()
+            raise room.build_exceeded_error()
 
     async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
         """See ``AgentListener.usage``."""
@@ -291,7 +293,7 @@ class AgentTurn:
             cost_usd=or_unset(cost_usd),
             correlation_id=self._host.correlation_id,
         )
-        await self._heed(self._log, reported)
+        await self._run_in_turn(self._log, reported)
 
     async def _log(self, event: events.Event) -> None:
         """Log an event that has a ``raw_ref``, with the line that it is made of."""
@@ -303,17 +305,19 @@ class AgentTurn:
             msgspec.structs.replace(todo, content=self._secrets.redact_output(todo.content))
             for todo in todos
         )
-        await self._heed(self._log, events.TodoUpdated(**self._host.tracker.where, todos=shown))
+        await self._run_in_turn(
+            self._log, events.TodoUpdated(**self._host.tracker.where, todos=shown)
+        )
 
     async def unknown(self, line: bytes) -> None:
         """See ``AgentListener.unknown``. A turn's first ones are kept."""
         self._unknown += 1
         if self._unknown <= _UNKNOWN_MAX:
-            text = cleaned(line, self._secrets).decode("utf-8", "replace")
+            text = redact_line(line, self._secrets).decode("utf-8", "replace")
             kept = events.Warning(
                 **self._host.tracker.where, code="agent_message_unknown", message=beginning(text)
             )
-            await self._heed(self._log, kept)
+            await self._run_in_turn(self._log, kept)
 
     # --- what the agent calls ----------------------------------------------------------------
 
@@ -331,15 +335,15 @@ class AgentTurn:
         opened = self._calls_by_id.get(key)
         if opened is None:
             opened = self._calls_by_id[key] = _OpenCall()
-            self._nursery.start_soon(self._heed, self._execute, call, args, opened, gate)
+            self._nursery.start_soon(self._run_in_turn, self._execute, call, args, opened, gate)
         await opened.is_over.wait()
         return opened.result
 
-    async def observed(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
-        """See ``AgentListener.observed``."""
+    async def record_call(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
+        """See ``AgentListener.record_call``."""
         asked = self._own_calls.get(call.agent_call_id)
         if asked is None:
-            await self._heed(self._observe, call, result, seconds)
+            await self._run_in_turn(self._observe, call, result, seconds)
         else:
             asked.finish(result)
 
@@ -368,7 +372,7 @@ class AgentTurn:
             # A program may use an id again: the earlier call stays known as well.
             is_new = call.agent_call_id not in self._own_calls
             self._own_calls[call.agent_call_id if is_new else str(uuid.uuid4())] = own
-            self._nursery.start_soon(self._heed, self._execute_own, call, own)
+            self._nursery.start_soon(self._run_in_turn, self._execute_own, call, own)
         await own.is_decided.wait()
         return own.refusal
 
@@ -400,14 +404,14 @@ class AgentTurn:
         """End the open message with the call, or an empty one; return the call under our id, and the
         facts about earlier attempts. One that a run asked for which was cut off is announced already.
         """
-        await self._host.delivered()
+        await self._host.confirm_delivery()
         asked = ToolCall(
             tool_call_id="",
             runtime_tool_call_id=self._secrets.redact_output(call.agent_call_id),
             name=self._secrets.redact_output(call.name),
             args=args,
         )
-        known = await self._host.asked_before(asked)
+        known = await self._host.find_earlier_call(asked)
         if known is not None:
             self._ids[call.agent_call_id] = known.tool_call_id
             await self._end_message("tool_use")
@@ -427,8 +431,8 @@ def text_of(host: AgentHost) -> str:
     return host.turn_text if host.turn_inputs else _GO_ON
 
 
-def _beside(attachment: Attachment, blobs: Mapping[str, bytes]) -> str:
-    """Return what stands in the text for a file that is no picture."""
+def _describe_file(attachment: Attachment, blobs: Mapping[str, bytes]) -> str:
+    """Return the text for a file that is not a picture."""
     if kind_of(attachment.media_type) == "text":
         return inline_text(attachment, blobs)
     return f"Attached file {name_of(attachment)} is left out: it is neither text nor a picture."

@@ -127,8 +127,8 @@ class UserText(msgspec.Struct, frozen=True, kw_only=True):
 class AgentListener(Protocol):
     """Hears what an agent does in one turn. Once the turn has ended, every call does nothing."""
 
-    async def delivered(self, message_id: str = "") -> None:
-        """The program has the user's text, or that of ``take_steer`` with this id."""
+    async def confirm_delivery(self, message_id: str = "") -> None:
+        """Note that the program has the user's text, or that of ``take_steer`` with this id."""
         ...
 
     async def text(self, delta: str) -> None:
@@ -144,7 +144,7 @@ class AgentListener(Protocol):
         ...
 
     async def run_tool(self, call: AgentCall) -> ToolResult:
-        """Carry out a call of a tool of ours, through the gate; return what the program is told."""
+        """Carry out a call of a tool of ours, through the gate; return its result for the program."""
         ...
 
     async def may_run(self, call: AgentCall) -> str | None:
@@ -152,22 +152,22 @@ class AgentListener(Protocol):
         ...
 
     def steer_waits(self) -> bool:
-        """Return whether the user said something that the program has not been given: then no call may
+        """Return whether the user sent a message that the program does not have yet: then no call may
         begin.
         """
         ...
 
     async def take_steer(self) -> UserText | None:
-        """Take what the user said meanwhile, to give it to the program now; None if there is nothing.
+        """Take the user's pending message, to give it to the program now; None if there is none.
 
         An adapter asks where the program can take it in the middle of a turn, without a text of its own
-        being cut: best before it tells a call's result. What is not ``delivered`` when the turn ends,
+        being cut: best before it tells a call's result. What is not delivered when the turn ends,
         and what no adapter asked for, begins the next turn.
         """
         ...
 
-    async def observed(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
-        """The program has carried out a call of a tool of its own in so many seconds, without asking."""
+    async def record_call(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
+        """Log a call of the program's own tool that it made without asking, in so many seconds."""
         ...
 
     async def plan(self, todos: tuple[Todo, ...]) -> None:
@@ -258,7 +258,7 @@ class AgentLife(ABC):
             raise self._turn_failure
 
     async def refuse_outside(self, call: AgentCall) -> ToolResult:
-        """Refuse a call that comes while no run is open, and record it; return what to tell it."""
+        """Refuse a call that comes while no run is open, and record it; return its result."""
         self._outside += 1
         if self.record_outside is not None and self._outside <= _OUTSIDE_MAX:
             await self.record_outside(call)
@@ -280,7 +280,7 @@ class AgentLife(ABC):
             self._turn_over.set()
 
     def end(self, failure: AgentFailed) -> None:
-        """The program has ended, or is to be ended: so is its turn. The first time counts."""
+        """End the life, and its turn: the program has ended or will be. The first time counts."""
         if self.failure is None:
             self.failure = failure
             self.over.set()
@@ -324,7 +324,7 @@ class Agent(Protocol):
         """Return what the program's environment has besides the allowed names."""
         ...
 
-    def hidden(self, start: Start) -> Hidden:
+    def list_hidden_paths(self, start: Start) -> Hidden:
         """Return the files and folders that the program would obey although nobody may plant anything
         there.
         """

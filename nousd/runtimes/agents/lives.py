@@ -155,7 +155,7 @@ class Lives:
         """Hold a program until its life is over; report the life, or why there is none."""
         begun: list[AgentLife] = []
 
-        def started(life: AgentLife) -> None:
+        def on_started(life: AgentLife) -> None:
             begun.append(life)
             task_status.started(life)
 
@@ -165,7 +165,7 @@ class Lives:
             task_status.started(_no_place())
             return
         try:
-            hold = partial(self._hold, session_id, start, resume, started)
+            hold = partial(self._hold, session_id, start, resume, on_started)
             outcome = await self._contain(hold, f"the adapter of {self._agent.name}")
         finally:
             self._places.release()
@@ -177,7 +177,7 @@ class Lives:
                 task_status.started(failure)
 
     async def _hold(
-        self, session_id: str, start: Start, resume: Resume, started: Callable[[AgentLife], None]
+        self, session_id: str, start: Start, resume: Resume, on_started: Callable[[AgentLife], None]
     ) -> None:
         """Hold a program until its life is over; report the life once it is ready.
 
@@ -186,7 +186,7 @@ class Lives:
         """
         try:
             with trio.CancelScope() as scope:
-                async with self._programs.started(start, resume) as (process, variables):
+                async with self._programs.run_program(start, resume) as (process, variables):
                     conversation = LineConversation(
                         f"agent {self._agent.name}",
                         process,
@@ -201,7 +201,7 @@ class Lives:
                         await _begin(life)
                         kept = self._kept[session_id] = _Kept(life, start, scope)
                         try:
-                            started(life)
+                            on_started(life)
                             await _until_over(kept)
                             life.end(AgentFailed("it was ended"))
                         finally:

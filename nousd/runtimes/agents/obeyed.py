@@ -34,9 +34,9 @@ class Hidden(NamedTuple):
     meeting: Sequence[Path] = ()
 
 
-def obeyed_in(workdir: Path, names: Iterable[str]) -> Sequence[Path]:
-    """Return where such files would be: in a folder and in all above it. What lies in the home folder in
-    folders of the programs is the user's own.
+def list_obeyed_paths(workdir: Path, names: Iterable[str]) -> Sequence[Path]:
+    """Return the paths of such files, in a folder and in all above it. Programs' folders in the home
+    folder are left out: they are the user's own.
     """
     home = Path.home()
     return [

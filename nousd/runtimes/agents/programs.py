@@ -45,7 +45,7 @@ class Programs:
         self._mode = mode
 
     @asynccontextmanager
-    async def started(
+    async def run_program(
         self, start: Start, resume: Resume
     ) -> AsyncIterator[tuple[Conversation, Mapping[str, str]]]:
         """Run a program; it has ended, with all that it started, when the block is left. Provide also
@@ -55,13 +55,13 @@ class Programs:
             AgentFailed: it is missing, or may not be started.
             OSError: it cannot be started.
         """
-        async with self._spaces.opened(start.namespace) as home:
+        async with self._spaces.open_home(start.namespace) as home:
             variables = self._agent.variables(start)
             env = self._spaces.environment(start.namespace, home, variables)
             argv = found_program(self._agent.command(start, resume), env, AgentFailed)
             can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
             has_tools = start.own_tools != "off" or not can_be_without
-            hidden = self._agent.hidden(start)
+            hidden = self._agent.list_hidden_paths(start)
             inside = self._guest.argv(
                 argv, start.workdir, has_tools=has_tools, home=home, hidden=hidden
             )
@@ -69,12 +69,12 @@ class Programs:
                 yield process, variables
 
     def keeps_sessions(self, namespace: str) -> bool:
-        """Return whether a later life finds what an earlier one has left."""
+        """Return whether the files of a life are kept for later ones."""
         return self._spaces.level(namespace) != "ephemeral"
 
     def facts(self, start: Start) -> dict[str, object]:
-        """Return what decides where a program of this start is at home, without values of variables."""
-        withheld = self._spaces.withheld(start.namespace)
+        """Return the namespace, isolation level and names of variables of a program, without values."""
+        withheld = self._spaces.list_withheld(start.namespace)
         return {
             "namespace": start.namespace,
             "isolation": self._spaces.level(start.namespace),
@@ -82,7 +82,7 @@ class Programs:
         }
 
     def auth_facts(self, namespace: str) -> AuthFacts:
-        """Return whether the program is logged in there, and the words that change it. Blocks."""
+        """Return whether the program is logged in there, and the commands that change it. Blocks."""
         level, home = self._spaces.level(namespace), self._spaces.home(namespace)
         if self._mode == "server_side":
             return AuthFacts(instructions=_ON_A_SERVER, isolation=level)
@@ -112,7 +112,7 @@ class Programs:
             return (
                 ("env", *[f"{name}={value}" for name, value in changed.items()]) if changed else ()
             )
-        withheld = sorted(self._spaces.withheld(namespace))
+        withheld = sorted(self._spaces.list_withheld(namespace))
         return ("env", *[word for name in withheld for word in ("-u", name)], f"HOME={home}")
 
     def _environment(self, start: Start, home: Path | None) -> dict[str, str]:

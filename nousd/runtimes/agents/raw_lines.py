@@ -31,7 +31,7 @@ HEARD: Final[ContextVar[bytes]] = ContextVar("nousd_heard_line", default=b"")
 _MEDIA_TYPE: Final = "application/json"
 
 
-def cleaned(line: bytes, secrets: Secrets) -> bytes:
+def redact_line(line: bytes, secrets: Secrets) -> bytes:
     """Return a line without secrets, also where JSON writes their characters in another way."""
     try:
         value = decode_json(require_readable(line))
@@ -65,6 +65,6 @@ class RawLines:
             return UNSET
         self._lines += 1
         self._bytes += len(line)
-        ref = await self._keep(cleaned(line, self._secrets), _MEDIA_TYPE)
+        ref = await self._keep(redact_line(line, self._secrets), _MEDIA_TYPE)
         self._last = line, ref
         return ref

@@ -77,22 +77,22 @@ class Spaces:
         self._own = own
 
     def level(self, namespace: str) -> IsolationLevel:
-        """Return what has a HOME of its own: of the namespaces only ``default`` can have the user's."""
+        """Return the level of a namespace: only ``default`` can use the user's HOME."""
         is_own = self._level == "shared" and namespace != DEFAULT_NAMESPACE
         return "namespaced" if is_own else self._level
 
     def home(self, namespace: str) -> Path | None:
         """Return the HOME that a namespace keeps, which need not exist; None if it has none of ours."""
-        return self._kept(namespace) if self.level(namespace) == "namespaced" else None
+        return self._build_kept_path(namespace) if self.level(namespace) == "namespaced" else None
 
-    def _kept(self, namespace: str) -> Path:
+    def _build_kept_path(self, namespace: str) -> Path:
         return self._folder / "namespaces" / folder_name(namespace) / self._runtime
 
-    def _fresh(self) -> Path:
+    def _build_fresh_path(self) -> Path:
         return ephemeral_folder(self._folder) / secrets.token_hex(8)
 
     @asynccontextmanager
-    async def opened(self, namespace: str) -> AsyncIterator[Path | None]:
+    async def open_home(self, namespace: str) -> AsyncIterator[Path | None]:
         """Provide the HOME of a life; None for the user's own. At the end an ephemeral one is removed,
         and what is in others is private.
 
@@ -104,7 +104,7 @@ class Spaces:
             yield None
             return
         is_kept = level == "namespaced"
-        home = self._kept(namespace) if is_kept else self._fresh()
+        home = self._build_kept_path(namespace) if is_kept else self._build_fresh_path()
         try:
             await trio.to_thread.run_sync(_make, self._folder, home)
             yield home
@@ -118,10 +118,10 @@ class Spaces:
         """Return the whole environment of a program.
 
         Args:
-            home: as ``opened`` gives it.
+            home: as ``open_home`` gives it.
             variables: those besides the allowed ones of any program.
         """
-        withheld = self.withheld(namespace)
+        withheld = self.list_withheld(namespace)
         found = {**filter_environment(), **variables}
         given = {name: value for name, value in found.items() if name not in withheld}
         if home is not None:
@@ -130,7 +130,7 @@ class Spaces:
             )
         return given
 
-    def withheld(self, namespace: str) -> frozenset[str]:
+    def list_withheld(self, namespace: str) -> frozenset[str]:
         """Return the names of variables that a namespace does not receive."""
         withheld = frozenset[str]() if namespace == DEFAULT_NAMESPACE else self._own.keys
         return withheld if self.level(namespace) == "shared" else withheld | self._own.folders

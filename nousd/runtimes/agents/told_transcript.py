@@ -15,18 +15,18 @@ _HEAD: Final = (
 _END: Final = "\n</record>"
 
 
-def told(transcript: Sequence[Entry]) -> str:
-    """Return the text that tells a transcript."""
-    said = "\n\n".join(f"[{role}]\n{text}" for role, text in spoken(transcript))
+def render_transcript(transcript: Sequence[Entry]) -> str:
+    """Return a transcript as one text."""
+    said = "\n\n".join(f"[{role}]\n{text}" for role, text in render_messages(transcript))
     return f"{_HEAD}{said}{_END}"
 
 
-def spoken(transcript: Sequence[Entry]) -> tuple[tuple[str, str], ...]:
-    """Return a transcript as role and text of each message, results of tools included."""
-    return tuple(_spoken(entry) for entry in transcript)
+def render_messages(transcript: Sequence[Entry]) -> tuple[tuple[str, str], ...]:
+    """Return the role and text of each message of a transcript, tool results included."""
+    return tuple(_render_entry(entry) for entry in transcript)
 
 
-def _spoken(entry: Entry) -> tuple[str, str]:
+def _render_entry(entry: Entry) -> tuple[str, str]:
     if not isinstance(entry, MessageEntry):
         return "user", entry.summary
     if entry.role == "tool":

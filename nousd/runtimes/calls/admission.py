@@ -16,7 +16,7 @@ import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
 from nousd.machine.policy.permission import Judgement
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, again
+from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, judge_repeat
 from nousd.runtimes.calls.closed_files import merge_search_for_closed
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
@@ -100,7 +100,7 @@ async def admit(
     judged = await host.judge(tool, access)
     judged = await merge_search_for_closed(host, access, context, judged)
     judged = await merge_runtime_decision(host, call, judged)
-    judgement, stored = again(earlier, tool, hashed, judged)
+    judgement, stored = judge_repeat(earlier, tool, hashed, judged)
     verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement, stored)
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")

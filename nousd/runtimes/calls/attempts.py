@@ -61,21 +61,21 @@ class Again(NamedTuple):
     result: StoredResult | None = None
 
 
-def again(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -> Again:
-    """Return whether the call runs, needs approval, or uses its stored result."""
+def judge_repeat(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -> Again:
+    """Decide whether the call runs, needs approval, or uses its stored result."""
     if earlier == NEVER_SEEN or judgement.verdict == "deny":
         return Again(judgement)
     if not earlier.may_have_run:
-        return Again(_said(judgement, "allow", "nothing of it has run before"))
+        return Again(_add_source(judgement, "allow", "nothing of it has run before"))
     if tool.is_read_only and earlier.result is not None and earlier.input_hash == input_hash:
         return Again(
-            _said(judgement, "allow", GIVEN_AGAIN)._replace(verdict="allow"), earlier.result
+            _add_source(judgement, "allow", GIVEN_AGAIN)._replace(verdict="allow"), earlier.result
         )
     reason = "it may have run before, and is not run again without a new word"
-    asks = _said(judgement, "ask", reason)
+    asks = _add_source(judgement, "ask", reason)
     return Again(asks._replace(verdict="ask", reason=reason))
 
 
-def _said(judgement: Judgement, decision: PolicyDecision, reason: str) -> Judgement:
+def _add_source(judgement: Judgement, decision: PolicyDecision, reason: str) -> Judgement:
     source = PolicySource(source=_SOURCE, decision=decision, reason=reason)
     return judgement._replace(sources=(*judgement.sources, source))

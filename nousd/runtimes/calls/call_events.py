@@ -43,7 +43,7 @@ class CallEvents:
         self.answered: PolicySource | None = None
         """The user's answer, once there is one."""
         self.result = ToolResult("")
-        """What the caller is told, once the call has ended."""
+        """The result for the caller, once the call has ended."""
 
     @cached_property
     def keys(self) -> Mapping[str, Any]:
@@ -65,15 +65,17 @@ class CallEvents:
             return final
         return self._call.args
 
-    def requested(self) -> list[events.Event]:
+    def build_request(self) -> list[events.Event]:
         """Return the events that begin the call, with the opinion of each source."""
         return [
-            *[self._evaluated(said) for said in self._admission.sources],
-            *[self._evaluated(said.source, said.args) for said in self._admission.opinions],
-            *self.remarks(self._admission.remarks),
+            *[self._build_evaluation(said) for said in self._admission.sources],
+            *[self._build_evaluation(said.source, said.args) for said in self._admission.opinions],
+            *self.build_remark_warnings(self._admission.remarks),
         ]
 
-    def _evaluated(self, said: PolicySource, args: Mapping[str, Any] | None = None) -> events.Event:
+    def _build_evaluation(
+        self, said: PolicySource, args: Mapping[str, Any] | None = None
+    ) -> events.Event:
         return events.ToolCallPolicyEvaluated(
             **self.keys,
             source=said.source,
@@ -83,33 +85,35 @@ class CallEvents:
             args=UNSET if args is None else dict(args),
         )
 
-    def remarks(self, remarks: Iterable[Remark]) -> list[events.Event]:
+    def build_remark_warnings(self, remarks: Iterable[Remark]) -> list[events.Event]:
         """Return the warnings about hooks."""
         return [
             warning
             for said in remarks
-            for warning in self.warnings(Refused(said.code, said.message))
+            for warning in self.build_warnings(Refused(said.code, said.message))
         ]
 
-    def left(self, files: Sequence[ObeyedFile], *, in_result: bool = False) -> list[events.Event]:
-        """Return a warning that names the files a command left for programs to obey, if it did.
+    def build_obeyed_warnings(
+        self, files: Sequence[ObeyedFile], *, in_result: bool = False
+    ) -> list[events.Event]:
+        """Return the warnings that name the files a command left for programs to obey.
 
         Args:
             in_result: whether the result of the call names them, too.
         """
         # Without a run there is no warning.
-        return [] if in_result or not files else self.updates(f"[{remark_of(files)}]")
+        return [] if in_result or not files else self.build_updates(f"[{remark_of(files)}]")
 
-    def started(self, reason: str) -> list[events.Event]:
+    def build_allowed_start(self, reason: str) -> list[events.Event]:
         """Return the events of a call that is allowed and starts."""
-        return [self.approved(reason), self.begun()]
+        return [self.build_approval(reason), self.build_start()]
 
-    def approved(self, reason: str) -> events.Event:
-        """Return the events of a call that is allowed without approval."""
+    def build_approval(self, reason: str) -> events.Event:
+        """Return the event of a call that is allowed without approval."""
         return events.ToolCallApproved(**self.keys, by="policy", reason=beginning(reason))
 
-    def begun(self) -> events.Event:
-        """Return the events of an approved call that starts."""
+    def build_start(self) -> events.Event:
+        """Return the event of an approved call that starts."""
         return events.ToolCallStarted(
             **self.keys,
             executed_by=self._admitted.tool.executed_by,
@@ -117,24 +121,27 @@ class CallEvents:
             gated=self.gated,
         )
 
-    def denied(self, refused: Refused) -> events.Event:
+    def build_denial(self, refused: Refused) -> events.Event:
+        """Return the event of a call that is denied."""
         return events.ToolCallDenied(**self.keys, by=refused.by, reason=beginning(refused.message))
 
-    def updates(self, text: str, stream: OutputKind | UnsetType = UNSET) -> list[events.Event]:
-        """Return output of the call in pieces that are small enough for an event.
+    def build_updates(
+        self, text: str, stream: OutputKind | UnsetType = UNSET
+    ) -> list[events.Event]:
+        """Return the events of output, in pieces that are small enough for an event.
 
         Args:
-            stream: what it is, if the tool could tell.
+            stream: the kind of the output, if the tool could tell.
         """
         return [
             events.ToolCallOutput(**self.keys, delta=delta, stream=stream) for delta in deltas(text)
         ]
 
-    def warnings(self, _refused: Refused) -> list[events.Event]:
+    def build_warnings(self, _refused: Refused) -> list[events.Event]:
         """Return the warnings about the call; a call without a run reports them in its end."""
         return []
 
-    def completed(
+    def build_completion(
         self, shown: Shown, seconds: float, artifact_id: str | UnsetType = UNSET
     ) -> list[events.Event]:
         """Return the end of a started call, with its duration."""
@@ -147,12 +154,12 @@ class CallEvents:
             executed_by=self._admitted.tool.executed_by,
             gated=self.gated,
             execution_env=result.execution_env,
-            policy_snapshot=PolicySnapshot(permission_mode=self._mode, sources=self._said),
+            policy_snapshot=PolicySnapshot(permission_mode=self._mode, sources=self._sources),
             sandbox=or_unset(result.sandbox),
             changed_by=changed_by,
-            result=self._told(result),
+            result=self._inline_result(result),
         )
-        ends = self.ends(result, executed=True, artifact_id=artifact_id, changed_by=changed_by)
+        ends = self.build_end(result, executed=True, artifact_id=artifact_id, changed_by=changed_by)
         return [completed, *ends]
 
     @property
@@ -162,17 +169,17 @@ class CallEvents:
         return verdict
 
     @property
-    def _said(self) -> tuple[PolicySource, ...]:
+    def _sources(self) -> tuple[PolicySource, ...]:
         """Return the opinions of all sources, in the order of the log."""
         opinions = [said.source for said in self._admission.opinions]
         answered = () if self.answered is None else (self.answered,)
         return (*self._admission.sources, *opinions, *answered)
 
-    def _told(self, result: ToolResult) -> str | UnsetType:
-        """Return the result for the event that completes the call, if it is stored nowhere else."""
+    def _inline_result(self, result: ToolResult) -> str | UnsetType:
+        """Return the result for the event that completes the call; UNSET if it is stored elsewhere."""
         return result.text
 
-    def ends(
+    def build_end(
         self,
         result: ToolResult,
         *,
@@ -192,8 +199,8 @@ class TurnCallEvents(CallEvents):
         super().__init__(turn, call, admission)
         self._turn = turn
 
-    def requested(self) -> list[events.Event]:
-        """See ``CallEvents.requested``."""
+    def build_request(self) -> list[events.Event]:
+        """See ``CallEvents.build_request``."""
         call = self._call
         own: dict[str, Any] = {
             "args": call.args,
@@ -202,18 +209,20 @@ class TurnCallEvents(CallEvents):
         return [
             events.ToolExecutionStart(**self.keys, **own),
             events.ToolCallRequested(**self.keys, **own),
-            *super().requested(),
+            *super().build_request(),
         ]
 
-    def updates(self, text: str, stream: OutputKind | UnsetType = UNSET) -> list[events.Event]:
-        """See ``CallEvents.updates``."""
+    def build_updates(
+        self, text: str, stream: OutputKind | UnsetType = UNSET
+    ) -> list[events.Event]:
+        """See ``CallEvents.build_updates``."""
         return [
             events.ToolExecutionUpdate(**self.keys, delta=delta, stream=stream)
             for delta in deltas(text)
         ]
 
-    def warnings(self, refused: Refused) -> list[events.Event]:
-        """See ``CallEvents.warnings``. A long text is whole in the call's result."""
+    def build_warnings(self, refused: Refused) -> list[events.Event]:
+        """See ``CallEvents.build_warnings``. A long text is whole in the call's result."""
         told = events.Warning(
             **self._turn.tracker.where,
             code=refused.code,
@@ -222,14 +231,19 @@ class TurnCallEvents(CallEvents):
         )
         return [told]
 
-    def left(self, files: Sequence[ObeyedFile], *, in_result: bool = False) -> list[events.Event]:  # noqa: ARG002
-        """See ``CallEvents.left``."""
-        return self.warnings(Refused("obeyed_files_left", remark_of(files))) if files else []
+    def build_obeyed_warnings(
+        self,
+        files: Sequence[ObeyedFile],
+        *,
+        in_result: bool = False,  # noqa: ARG002
+    ) -> list[events.Event]:
+        """See ``CallEvents.build_obeyed_warnings``."""
+        return self.build_warnings(Refused("obeyed_files_left", remark_of(files))) if files else []
 
-    def _told(self, _result: ToolResult) -> UnsetType:
+    def _inline_result(self, _result: ToolResult) -> UnsetType:
         return UNSET
 
-    def ends(
+    def build_end(
         self,
         result: ToolResult,
         *,
@@ -237,7 +251,7 @@ class TurnCallEvents(CallEvents):
         artifact_id: str | UnsetType = UNSET,
         changed_by: tuple[str, ...] | UnsetType = UNSET,
     ) -> list[events.Event]:
-        """See ``CallEvents.ends``."""
+        """See ``CallEvents.build_end``."""
         self.result = result
         turn = self._turn
         end = events.ToolExecutionEnd(
@@ -270,8 +284,8 @@ class ObservedCallEvents(TurnCallEvents):
         super().__init__(turn, call, admission)
         self.executed_by = "runtime"
 
-    def approved(self, reason: str) -> events.Event:
-        """See ``CallEvents.approved``."""
+    def build_approval(self, reason: str) -> events.Event:
+        """See ``CallEvents.build_approval``."""
         return events.ToolCallApproved(**self.keys, by="runtime", reason=beginning(reason))
 
 

@@ -68,8 +68,8 @@ class CallRunner:
     async def skip(
         self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
     ) -> ToolResult:
-        """End a call that was not started because the user sent another message meanwhile; return what
-        the model is told.
+        """End a call that was not started because the user sent another message meanwhile; return its
+        result for the model.
         """
         hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
         admission = Admission((), _SKIPPED, hashed, attempt=attempt)
@@ -80,7 +80,7 @@ class CallRunner:
     async def execute(
         self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
     ) -> ToolResult:
-        """Run a call, or end it with the reason why it does not run; return what the model is told.
+        """Run a call, or end it with the reason why it does not run; return its result for the model.
 
         Args:
             earlier: the facts about earlier attempts.
@@ -106,7 +106,7 @@ class CallRunner:
                 else:
                     return carried.events.result
                 output.events = carried.events
-                within = _restricted(context, judgement.closed, opened)
+                within = _restrict_context(context, judgement.closed, opened)
                 await carried.run(admitted, within, output)
         return carried.events.result
 
@@ -120,7 +120,7 @@ async def observe(
     *,
     attempt: int = 1,
 ) -> None:
-    """Log a call that an agent program has carried out, which it did not ask about."""
+    """Log a call that an agent program has carried out without asking."""
     said = PolicySource(source="runtime", decision="allow", reason="the agent did not ask")
     judgement = Judgement("allow", said.reason, (said,), rule="")
     verdict = Admitted(tool, call.args, Access(), judgement)
@@ -128,15 +128,17 @@ async def observe(
     admission = Admission((said,), verdict, hashed, attempt=attempt)
     observed = ObservedCallEvents(host, call, admission)
     await host.stream(
-        *observed.requested(),
-        observed.approved(said.reason),
-        observed.begun(),
-        *observed.updates(result.text),
-        *observed.completed(Shown(result), seconds),
+        *observed.build_request(),
+        observed.build_approval(said.reason),
+        observed.build_start(),
+        *observed.build_updates(result.text),
+        *observed.build_completion(Shown(result), seconds),
     )
 
 
-def _restricted(context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]) -> ToolContext:
+def _restrict_context(
+    context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]
+) -> ToolContext:
     """Return a context in which a call can access only what its decision allows, and the outside paths
     that were approved.
     """
@@ -185,13 +187,13 @@ class _Output:
 
     async def _show(self, call: CallEvents, text: str, stream: OutputKind | None) -> None:
         if text:
-            await self._host.stream(*call.updates(text, or_unset(stream)))
+            await self._host.stream(*call.build_updates(text, or_unset(stream)))
 
     def clean(self, text: str) -> str:
         """Return a text with the daemon's secrets redacted."""
         return self.secrets.redact_output(scrub(text))
 
-    def cleaned(self, result: ToolResult) -> ToolResult:
+    def clean_result(self, result: ToolResult) -> ToolResult:
         """Return a result with secrets redacted. Long output in a file was redacted when it was
         written.
         """
@@ -220,13 +222,15 @@ class _Call:
 
     async def refuse(self, refused: Refused, *, shown: bool) -> None:
         await self.host.stream(
-            *self.events.requested(),
-            self.events.denied(refused),
-            *self._not_run(refused, shown=shown),
+            *self.events.build_request(),
+            self.events.build_denial(refused),
+            *self._build_refusal(refused, shown=shown),
         )
 
     async def start(self, reason: str) -> None:
-        await self._log_start(*self.events.requested(), *self.events.started(reason))
+        await self._log_start(
+            *self.events.build_request(), *self.events.build_allowed_start(reason)
+        )
 
     async def _log_start(self, *told: events.Event) -> None:
         """Log the start of the call; ``_run`` sees to it that this is durable before any effect."""
@@ -237,14 +241,14 @@ class _Call:
         """Answer a call with its stored result; nothing runs."""
         result = ToolResult(stored.text, stored.is_error)
         await self.host.stream(
-            *self.events.requested(),
-            self.events.approved("its stored result is given again"),
-            *self.events.ends(result, executed=False, artifact_id=stored.artifact_id),
+            *self.events.build_request(),
+            self.events.build_approval("its stored result is given again"),
+            *self.events.build_end(result, executed=False, artifact_id=stored.artifact_id),
         )
 
     async def may_run(self, admitted: Admitted) -> bool:
         """Request approval for the call and start it if approved; else end it."""
-        await self.host.stream(*self.events.requested())
+        await self.host.stream(*self.events.build_request())
         answer = await self.host.ask(
             Question(
                 call=self.events.keys,
@@ -258,32 +262,32 @@ class _Call:
             self.events.answered = PolicySource(
                 source="user", decision="allow", reason=answer.reason
             )
-            await self._log_start(self.events.begun())
+            await self._log_start(self.events.build_start())
             return True
         refused = Refused(
             "tool_blocked", f"tool_blocked: {answer.reason}", by=answer.by, hint=answer.hint
         )
         if answer.by == _SKIPPED.by:
             refused = _SKIPPED
-        await self.host.stream(*self._not_run(refused, shown=refused is _SKIPPED))
+        await self.host.stream(*self._build_refusal(refused, shown=refused is _SKIPPED))
         return False
 
-    def _not_run(self, refused: Refused, *, shown: bool) -> list[events.Event]:
+    def _build_refusal(self, refused: Refused, *, shown: bool) -> list[events.Event]:
         """Return the events that end a denied call; a shown one has its result as output, too."""
         text = f"tool_error: {refused.message}"
         return [
-            *self.events.warnings(refused),
-            *(self.events.updates(text) if shown else []),
-            *self.events.ends(ToolResult(text, is_error=True), executed=False),
+            *self.events.build_warnings(refused),
+            *(self.events.build_updates(text) if shown else []),
+            *self.events.build_end(ToolResult(text, is_error=True), executed=False),
         ]
 
     async def run(self, admitted: Admitted, context: ToolContext, output: _Output) -> None:
-        """Run the call and end it. If it is ended early, only what its commands left is told here."""
+        """Run the call and end it. If it is cancelled, report only the files that its commands left."""
         try:
             await self._run(admitted, context, output)
         finally:
             if output.left:
-                await self.host.stream(*self.events.left(output.left))
+                await self.host.stream(*self.events.build_obeyed_warnings(output.left))
 
     async def _run(self, admitted: Admitted, context: ToolContext, output: _Output) -> None:
         self._args = admitted.args
@@ -304,20 +308,20 @@ class _Call:
             await self._fail(Refused(ToolError.code, text), admitted.tool, output)
         else:
             await output.finish()
-            await self._complete(output.cleaned(result), output)
+            await self._complete(output.clean_result(result), output)
 
     async def _fail(self, failure: Refused, tool: Tool, output: _Output) -> None:
         seconds = self._seconds
         env: ExecutionEnv = "unknown" if tool.executed_by == "mcp" else "host"
-        shown, artifact_id = await self._shown(
+        shown, artifact_id = await self._run_after_hooks(
             ToolResult(f"tool_error: {failure.message}", is_error=True, execution_env=env)
         )
         left, output.left = output.left, []
         await self.host.stream(
-            *self.events.warnings(failure),
-            *self.events.left(left),
-            *self.events.remarks(shown.remarks),
-            *self.events.completed(shown, seconds, artifact_id),
+            *self.events.build_warnings(failure),
+            *self.events.build_obeyed_warnings(left),
+            *self.events.build_remark_warnings(shown.remarks),
+            *self.events.build_completion(shown, seconds, artifact_id),
         )
 
     async def _complete(self, result: ToolResult, output: _Output) -> None:
@@ -325,20 +329,20 @@ class _Call:
         result, artifact_id = await self._keep(result)
         remarks: list[events.Event] = []
         if result.is_error:
-            remarks += self.events.warnings(Refused(ToolError.code, result.text))
+            remarks += self.events.build_warnings(Refused(ToolError.code, result.text))
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
         elif result.text and not output.is_shown:
-            remarks += self.events.updates(result.text)
-        remarks += self.events.left(output.left, in_result=True)
-        shown, artifact_id = await self._shown(result, artifact_id)
-        remarks += self.events.remarks(shown.remarks)
+            remarks += self.events.build_updates(result.text)
+        remarks += self.events.build_obeyed_warnings(output.left, in_result=True)
+        shown, artifact_id = await self._run_after_hooks(result, artifact_id)
+        remarks += self.events.build_remark_warnings(shown.remarks)
         output.left = []
-        await self.host.stream(*remarks, *self.events.completed(shown, seconds, artifact_id))
+        await self.host.stream(*remarks, *self.events.build_completion(shown, seconds, artifact_id))
 
-    async def _shown(
+    async def _run_after_hooks(
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET
     ) -> tuple[Shown, str | UnsetType]:
-        """Return the result for the model, and the artifact with the whole output if it was cut."""
+        """Run the hooks; return the result for the model, and the artifact with the whole output."""
         shown = await self._hooks.after(self.host, self._call, self._args, result)
         if shown.changed_by and artifact_id is UNSET:
             artifact_id = await self.host.keep(result.text.encode(), _OUTPUT_TYPE)

@@ -71,7 +71,7 @@ async def ask_model(
     room = AnswerRoom(bounds, host.answers)
     answer = _Answer(host, provider, request, Meter(request, price), room=room, secrets=secrets)
     try:
-        await answer.be_given(blobs)
+        await answer.make_call(blobs)
     except AnswerTooLong:
         await answer.message.open()
         raise
@@ -129,8 +129,8 @@ class _Answer:
         self._calls: list[ToolCallPiece] = []
         self._finished = Finished("stop")
 
-    async def be_given(self, blobs: Blobs) -> None:
-        """Make the call. If it breaks off in any way, what came so far is logged."""
+    async def make_call(self, blobs: Blobs) -> None:
+        """Make the call. If it breaks off in any way, log the answer so far."""
         is_whole = False
         try:
             await self._provider.generate(self._request, self._receive, blobs)
@@ -141,9 +141,11 @@ class _Answer:
         finally:
             figures = None if is_whole else self._meter.figures_if_any()
             if figures is not None:
-                await self._host.stream(self._reported(figures, self.message.message_id))
+                await self._host.stream(self._build_usage_report(figures, self.message.message_id))
 
-    def _reported(self, figures: CallFigures, message_id: str | None) -> events.UsageReported:
+    def _build_usage_report(
+        self, figures: CallFigures, message_id: str | None
+    ) -> events.UsageReported:
         return figures.to_event(
             **self._host.tracker.where,
             message_id=or_unset(message_id),
@@ -166,7 +168,7 @@ class _Answer:
                 self._room.call(piece.arguments)
                 self._calls.append(piece)
             case Retrying():
-                await self._retrying(piece)
+                await self._report_retry(piece)
             case Finished():
                 self._finished = piece
                 await self.message.show_rest()
@@ -176,7 +178,7 @@ class _Answer:
             case UsageSoFar():
                 self._host.extend_idle_deadline(0.0)
 
-    async def _retrying(self, retry: Retrying) -> None:
+    async def _report_retry(self, retry: Retrying) -> None:
         self.retried = True
         self._room.begin_again()
         self._host.extend_idle_deadline(retry.delay_seconds)
@@ -206,7 +208,7 @@ class _Answer:
         args: dict[str, Any] = self._secrets.redact_output_json(_arguments(call.arguments))
         return redact(call.id), redact(call.name), args
 
-    def _kept(self) -> tuple[ReasoningBlock, ...]:
+    def _select_reasoning_blocks(self) -> tuple[ReasoningBlock, ...]:
         """Return the reasoning that the provider needs back; nothing if a secret can be read in it.
 
         A server accepts only what it wrote, and not a part of it either. It is asked as if the answer
@@ -226,7 +228,7 @@ class _Answer:
         if usage is not None:
             text = f"provider_usage: input={usage.input} output={usage.output} total={usage.total}"
             remarks.append(events.Status(**where, message=text))
-        return [*remarks, self._reported(self._meter.figures(), message_id)]
+        return [*remarks, self._build_usage_report(self._meter.figures(), message_id)]
 
     def _ends(self, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         # Some servers say "stop" although the message asks for tools.
@@ -234,7 +236,7 @@ class _Answer:
         return self.message.ends(
             provider=self._request.provider,
             model=self._request.model,
-            reasoning_blocks=self._kept() or UNSET,
+            reasoning_blocks=self._select_reasoning_blocks() or UNSET,
             calls=calls,
             stop_reason=reason,
             usage=or_unset(self._finished.usage),

@@ -194,19 +194,19 @@ class NativeRuntime:
         self, host: NativeHost, remarks: tuple[events.Event, ...]
     ) -> Sequence[ToolCall]:
         """Make one model call, with compaction before it if needed, or after it overflowed."""
-        call = await self._prepared(host)
+        call = await self._prepare_call(host)
         if call.compiled.crowded:
             if remarks:
                 await host.stream(*remarks)
             remarks = ()
             if await self._compact(host, "auto", call.budget.recent):
-                call = await self._prepared(host)
+                call = await self._prepare_call(host)
         if call.compiled.tokens > call.budget.hard:
             raise _too_large(call)
         try:
             return await self._ask(host, call, remarks)
         except ContextOverflow as overflow:
-            smaller = await self._smaller(host, call)
+            smaller = await self._prepare_smaller_call(host, call)
             if smaller is None:
                 raise await provider_failed(host, overflow, hint=_hint(call)) from overflow
         try:
@@ -214,7 +214,7 @@ class NativeRuntime:
         except ContextOverflow as overflow:
             raise await provider_failed(host, overflow, hint=_hint(smaller)) from overflow
 
-    async def _prepared(self, host: NativeHost, *, shrink_to: int | None = None) -> _Call:
+    async def _prepare_call(self, host: NativeHost, *, shrink_to: int | None = None) -> _Call:
         """Return the next model call for the current context.
 
         Args:
@@ -229,7 +229,7 @@ class NativeRuntime:
         frame = Frame(
             choice,
             sources_of.system_text(sources),
-            self._offered(host),
+            self._list_offered_tools(host),
             partial(self._models.accepts, choice),
             host.tool_choice,
         )
@@ -241,23 +241,23 @@ class NativeRuntime:
         )
         if shrink_to is not None:
             budget = budget._replace(soft=shrink_to, hard=shrink_to)
-        compiled = await _compiled(await host.context(), frame, budget, host.grown)
+        compiled = await _compile_context(await host.context(), frame, budget, host.grown)
         return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
 
-    def _offered(self, host: NativeHost) -> tuple[ToolSpec, ...]:
+    def _list_offered_tools(self, host: NativeHost) -> tuple[ToolSpec, ...]:
         if self._specs.version != self._tools.version:
             self._specs = _specs(self._tools)
         # The session's own are few, and their parameters can be written down as they are.
         own = self._tools.own(host.tracker.session_id).values()
         specs = (ToolSpec(tool.name, tool.description, tool.parameters) for tool in own)
-        return host.offered((*self._specs.specs, *specs))
+        return host.select_offered_tools((*self._specs.specs, *specs))
 
-    async def _smaller(self, host: NativeHost, refused: _Call) -> _Call | None:
+    async def _prepare_smaller_call(self, host: NativeHost, refused: _Call) -> _Call | None:
         """Return a smaller call after a server found it too long; None if that is impossible."""
         if await self._compact(host, "overflow", refused.budget.recent):
-            return await self._prepared(host)
+            return await self._prepare_call(host)
         told = refused.compiled.tokens - refused.fixed
-        smaller = await self._prepared(host, shrink_to=refused.fixed + told * 3 // 4)
+        smaller = await self._prepare_call(host, shrink_to=refused.fixed + told * 3 // 4)
         return smaller if smaller.compiled.tokens < refused.compiled.tokens else None
 
     async def _ask(
@@ -313,7 +313,7 @@ class NativeRuntime:
         """See ``Summariser.plan_cut``."""
         # In a small window the kept part must leave room for the answer.
         room = int(self._settings.compact_at * self._window(choice)) // 2
-        return await _planned(context, min(self._settings.keep_recent_tokens, room))
+        return await _plan_cut(context, min(self._settings.keep_recent_tokens, room))
 
     async def summarise(
         self,
@@ -367,7 +367,7 @@ class NativeRuntime:
         )
 
     async def _compact(self, host: NativeHost, trigger: str, keep_tokens: int) -> bool:
-        cut = await _planned(await host.context(), keep_tokens)
+        cut = await _plan_cut(await host.context(), keep_tokens)
         if cut is None:
             return False
 
@@ -429,7 +429,7 @@ class _Call(NamedTuple):
     fixed: int
 
 
-async def _compiled(
+async def _compile_context(
     context: Sequence[Entry], frame: Frame, budget: Budget, grown: Grown
 ) -> Compiled:
     """Compile an input; in a thread, if that takes so long that other sessions would notice."""
@@ -439,7 +439,7 @@ async def _compiled(
     return compile_input(context, frame, budget, grown)
 
 
-async def _planned(context: Sequence[Entry], keep_tokens: int) -> compaction.Cut | None:
+async def _plan_cut(context: Sequence[Entry], keep_tokens: int) -> compaction.Cut | None:
     """Plan a cut; in a thread, if that takes so long that other sessions would notice."""
     if len(context) <= QUICK_ENTRIES_MAX:
         return compaction.plan_cut(context, keep_tokens)

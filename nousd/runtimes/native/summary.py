@@ -94,7 +94,7 @@ def _take(piece: Piece, room: AnswerRoom) -> None:
     match piece:
         case TextDelta(text) | ReasoningDelta(text):
             if len(room.take(text)) < len(text):
-                raise room.exceeded()
+                raise room.build_exceeded_error()
         case Alive(held_bytes):
             room.hold(held_bytes)
         case ToolCallPiece():

@@ -12,7 +12,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import INSTRUCTIONS, OF_ANY, Hidden, obeyed_in
+from nousd.runtimes.agents.obeyed import INSTRUCTIONS, OF_ANY, Hidden, list_obeyed_paths
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
@@ -67,19 +67,22 @@ class Acp:
         return {**self._passed_on, _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES)}
 
     def auth_facts(self, _environment: Mapping[str, str]) -> AuthFacts:
-        """See ``Agent.auth_facts``: where a program keeps its log-in, the protocol does not say."""
+        """See ``Agent.auth_facts``: the protocol does not say where a program keeps its log-in."""
         return AuthFacts(instructions=f"log in with the words of {self._program[0]} itself")
 
     def session_basis(self, start: Start) -> str:
         """See ``Agent.session_basis``: the instructions are told when the session begins."""
         return digest(start.instructions.encode())
 
-    def hidden(self, start: Start) -> Hidden:
-        """See ``Agent.hidden``: which program it is, the protocol does not say. Instructions come from
-        the daemon, unless the program works with files by itself: then the user may want them changed.
+    def list_hidden_paths(self, start: Start) -> Hidden:
+        """See ``Agent.list_hidden_paths``: the protocol does not say which program it is. Instructions
+        come from the daemon, unless the program works with files by itself: then the user may want them
+        changed.
         """
         texts = INSTRUCTIONS if start.own_tools == "off" else ()
-        return Hidden(obeyed_in(start.workdir, OF_ANY), obeyed_in(start.workdir, texts))
+        return Hidden(
+            list_obeyed_paths(start.workdir, OF_ANY), list_obeyed_paths(start.workdir, texts)
+        )
 
     def life(
         self,

@@ -36,7 +36,7 @@ from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.tools.own_tools import Facts
-from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
+from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, to_agent_call
 from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.decoding import decode_json
@@ -171,9 +171,9 @@ class AcpLife(AgentLife):
     async def _take_end(self, ended: messages.PromptEnded) -> None:
         listener = self.listener
         if listener is not None:
-            await listener.delivered()
-            for observed in self._reported.unfinished():
-                await listener.observed(*observed)
+            await listener.confirm_delivery()
+            for observed in self._reported.list_unfinished():
+                await listener.record_call(*observed)
             if ended.stop_reason == "max_tokens":
                 await listener.message_ends("length")
             usage, cost_usd = _usage(ended), self._turn_cost_usd
@@ -276,17 +276,17 @@ class AcpLife(AgentLife):
             self._cost_usd = update.cost.amount
 
     async def _take_plan(self, listener: AgentListener, plan: messages.Plan) -> None:
-        await listener.delivered()
+        await listener.confirm_delivery()
         todos = todos_of(plan.entries)
         if todos != self._plan:
             self._plan = todos
             await listener.plan(todos)
 
     async def _take_call(self, listener: AgentListener, reported: ToolCall) -> None:
-        await listener.delivered()
+        await listener.confirm_delivery()
         observed = self._reported.take(reported)
         if observed is not None:
-            await listener.observed(*observed)
+            await listener.record_call(*observed)
 
     # --- what it asks ------------------------------------------------------------------------
 
@@ -309,16 +309,16 @@ class AcpLife(AgentLife):
         """Return whether the program may make a call: ours are judged when they are made."""
         listener = self.listener
         if listener is None:
-            await self.refuse_outside(called(asked.tool_call))
+            await self.refuse_outside(to_agent_call(asked.tool_call))
         if listener is None or asked.session_id != self.agent_session_id:
             return False
-        await listener.delivered()
+        await listener.confirm_delivery()
         if self._reported.is_ours(asked.tool_call):
             return True
-        call = self._reported.judged(asked.tool_call)
+        call = self._reported.begin_judgement(asked.tool_call)
         if await listener.may_run(call) is not None:
             return False
-        self._reported.allowed(call)
+        self._reported.allow(call)
         return True
 
     def _is_in_turn(self) -> bool:

@@ -12,7 +12,7 @@ from nousd.net.jsonrpc import JsonRpc, RpcError
 from nousd.runtimes.agents.acp import messages
 from nousd.runtimes.agents.interface import Resume, Start
 from nousd.runtimes.agents.time_limits import ANSWER_SECONDS
-from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.told_transcript import render_transcript
 from nousd.wire.codec.decoding import decode_json
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ class Opening:
         try:
             await self._initialize()
             opened = await self._open([await serve_tools()])
-            session_id = self._resumed_id() or opened.session_id
+            session_id = self._get_resumed_id() or opened.session_id
             if not session_id:
                 raise AgentFailed("it began a session without an id")
             models = await self._choose(opened, session_id)
@@ -80,15 +80,15 @@ class Opening:
             preamble=self._preamble(),
         )
 
-    def _resumed_id(self) -> str:
+    def _get_resumed_id(self) -> str:
         return self._resume.agent_session_id if self._resume.kind == "native" else ""
 
     def _preamble(self) -> list[str]:
         """Return what a new session of the program is told first."""
-        if self._resumed_id():
+        if self._get_resumed_id():
             return []
         transcript = self._resume.transcript
-        return [*([told(transcript)] if transcript else []), self._start.instructions]
+        return [*([render_transcript(transcript)] if transcript else []), self._start.instructions]
 
     async def _initialize(self) -> None:
         nothing = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
@@ -119,7 +119,7 @@ class Opening:
     async def _open(self, servers: list[dict[str, Any]]) -> messages.Opened:
         """Return the program's session: that of an earlier life, or a new one."""
         place = {"cwd": str(self._start.workdir), "mcpServers": servers}
-        if known := self._resumed_id():
+        if known := self._get_resumed_id():
             return await self._call(self._way_back(), messages.Opened, sessionId=known, **place)
         return await self._call("session/new", messages.Opened, **place)
 

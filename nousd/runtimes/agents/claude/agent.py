@@ -118,9 +118,9 @@ class Claude:
         """See ``Agent.session_basis``."""
         return ""
 
-    def hidden(self, start: Start) -> Hidden:
-        """See ``Agent.hidden``. Programs on one machine write to each other over sockets that each makes
-        in such a folder, where its temporary files are.
+    def list_hidden_paths(self, start: Start) -> Hidden:
+        """See ``Agent.list_hidden_paths``. Programs on one machine write to each other over sockets that
+        each makes in such a folder, where its temporary files are.
         """
         given = {**filter_environment(), **self.variables(start)}
         temporary = given.get("CLAUDE_CODE_TMPDIR") or given.get("TMPDIR") or _TEMPORARY

@@ -28,7 +28,7 @@ from nousd.runtimes.agents.interface import (
 )
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.time_limits import HOOK_SECONDS
-from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.told_transcript import render_transcript
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams, mcp_name
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
@@ -116,7 +116,7 @@ class ClaudeLife(AgentLife):
     async def _prompt(self, said: UserText) -> None:
         content: list[dict[str, Any]] = []
         if self._resume.kind == "reconstruct":
-            content.append({"type": "text", "text": told(self._resume.transcript)})
+            content.append({"type": "text", "text": render_transcript(self._resume.transcript)})
             self._resume = Resume("new")
         content.append({"type": "text", "text": said.text})
         content += [
@@ -170,7 +170,7 @@ class ClaudeLife(AgentLife):
     async def _take_lifecycle(self, message: messages.Lifecycle) -> None:
         is_given = message.command_uuid == self._given and message.state == "started"
         if is_given and self.listener is not None:
-            await self.listener.delivered()
+            await self.listener.confirm_delivery()
 
     async def _take_system(self, message: messages.Init) -> None:
         self.agent_session_id = message.session_id or self.agent_session_id
@@ -227,17 +227,17 @@ class ClaudeLife(AgentLife):
             if known is not None:
                 call, begun = known
                 result = ToolResult(text_of(block.content), is_error=block.is_error)
-                await self.listener.observed(call, result, trio.current_time() - begun)
+                await self.listener.record_call(call, result, trio.current_time() - begun)
 
     async def _take_result(self, message: messages.Result) -> None:
         listener = self.listener
         own, self._own_calls = self._own_calls, {}
         for call, begun in own.values():
             if listener is not None:
-                await listener.observed(call, UNTOLD, trio.current_time() - begun)
+                await listener.record_call(call, UNTOLD, trio.current_time() - begun)
         if listener is not None and (self._usage.input_tokens or self._usage.output_tokens):
             cost = message.total_cost_usd - self._cost_usd
-            await listener.usage(_told(self._usage), cost_usd=cost)
+            await listener.usage(_build_usage(self._usage), cost_usd=cost)
         self._usage, self._cost_usd = messages.TokenCounts(), message.total_cost_usd
         failure = None
         if message.is_error and message.terminal_reason != "hook_stopped":
@@ -253,8 +253,8 @@ class ClaudeLife(AgentLife):
             if answer.subtype == "error":
                 self.end(AgentFailed(f"it refused to be initialized: {answer.error}"))
             else:
-                told = decode_json(answer.response, type=messages.Initialized)
-                self.models = tuple(model.value for model in told.models)
+                initialized = decode_json(answer.response, type=messages.Initialized)
+                self.models = tuple(model.value for model in initialized.models)
             self._is_ready.set()
 
     def end(self, failure: AgentFailed) -> None:
@@ -284,26 +284,28 @@ class ClaudeLife(AgentLife):
             "mcp_message": self._mcp_message,
         }
         answer = answers.get(asked.subtype)
-        told: dict[str, Any] = {"subtype": "error", "error": f"{asked.subtype} is not known here"}
+        result: dict[str, Any] = {"subtype": "error", "error": f"{asked.subtype} is not known here"}
         with scope:
             if answer is not None:
                 try:
-                    told = {"subtype": "success", "response": await answer(asked)}
+                    result = {"subtype": "success", "response": await answer(asked)}
                 except msgspec.DecodeError as error:
-                    told["error"] = str(error)
+                    result["error"] = str(error)
         del self._answering[message.request_id]
         if not scope.cancelled_caught:
-            await self._send_answer(message.request_id, **told)
+            await self._send_answer(message.request_id, **result)
 
-    async def _send_answer(self, id_: str, **told: Any) -> None:
-        await self._send(type="control_response", response={"request_id": id_, **told})
+    async def _send_answer(self, id_: str, **fields: Any) -> None:
+        await self._send(type="control_response", response={"request_id": id_, **fields})
 
     async def _before_tool(self, asked: messages.Asked) -> Any:
         """Answer the hook before a tool call: ours are judged when they are made, others here."""
-        told = convert(asked.input, messages.HookInput, strict=False)
-        listener, ours = self.listener, self._names.get(told.tool_name)
+        hook = convert(asked.input, messages.HookInput, strict=False)
+        listener, ours = self.listener, self._names.get(hook.tool_name)
         call = AgentCall(
-            agent_call_id=told.tool_use_id, name=ours or told.tool_name, args=told.tool_input
+            agent_call_id=hook.tool_use_id,
+            name=ours or hook.tool_name,
+            args=hook.tool_input,
         )
         if listener is None:
             return _decision("deny", (await self.refuse_outside(call)).text)
@@ -314,12 +316,12 @@ class ClaudeLife(AgentLife):
             return _decision("allow", "")
         if self._start.own_tools == "on":
             # The program decides whether it asks.
-            self._own_calls[told.tool_use_id] = call, trio.current_time()
+            self._own_calls[hook.tool_use_id] = call, trio.current_time()
             return {}
         against = await listener.may_run(call)
         # The program may have ended the turn meanwhile: then the call is none of the next turn's.
         if against is None and self.listener is listener:
-            self._own_calls[told.tool_use_id] = call, trio.current_time()
+            self._own_calls[hook.tool_use_id] = call, trio.current_time()
         return _decision("allow", "") if against is None else _decision("deny", against)
 
     async def _can_use(self, asked: messages.Asked) -> Any:
@@ -398,7 +400,7 @@ def _sum(one: messages.TokenCounts, other: messages.TokenCounts) -> messages.Tok
     return messages.TokenCounts(*[a + b for a, b in pairs])
 
 
-def _told(counts: messages.TokenCounts) -> Usage:
+def _build_usage(counts: messages.TokenCounts) -> Usage:
     read, written = counts.cache_read_input_tokens, counts.cache_creation_input_tokens
     sent = counts.input_tokens + read + written
     return Usage(

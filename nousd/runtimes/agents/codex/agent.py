@@ -80,8 +80,8 @@ class Codex:
         kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
         return digest(encode_json(kept))
 
-    def hidden(self, start: Start) -> Hidden:  # noqa: ARG002
-        """See ``Agent.hidden``."""
+    def list_hidden_paths(self, start: Start) -> Hidden:  # noqa: ARG002
+        """See ``Agent.list_hidden_paths``."""
         return Hidden()
 
     def life(

@@ -136,7 +136,7 @@ class CodexLife(AgentLife):
                 "turn/start",
                 messages.TurnBegun,
                 threadId=self.agent_session_id,
-                **_said(said),
+                **_build_user_input(said),
                 **told.environments(self._start),
                 **({"effort": self._start.thinking} if self._start.thinking else {}),
             )
@@ -213,7 +213,7 @@ class CodexLife(AgentLife):
             failure = model_failure(cause, **_why(fault.codex_error_info))
         own, self._own_calls = self._own_calls, {}
         for call, begun in own.values() if self.facts_of is not None else ():
-            await self.listener.observed(call, UNTOLD, trio.current_time() - begun)
+            await self.listener.record_call(call, UNTOLD, trio.current_time() - begun)
         self._open_text = ""
         self.end_turn(failure)
 
@@ -223,10 +223,10 @@ class CodexLife(AgentLife):
             return
         match item.type:
             case "userMessage" if item.client_id == self._given:
-                await listener.delivered()
+                await listener.confirm_delivery()
             case "userMessage" if item.client_id:
                 await listener.message_ends()
-                await listener.delivered(item.client_id)
+                await listener.confirm_delivery(item.client_id)
             case "agentMessage" | "reasoning":
                 await self._next_message(item)
             case _ if (call := call_of(item)) is not None:
@@ -268,7 +268,7 @@ class CodexLife(AgentLife):
         _, begun = self._own_calls.pop(item.id, (call, trio.current_time()))
         if self.listener is not None and item.status != "declined":
             seconds = trio.current_time() - begun
-            await self.listener.observed(call, result_of(item), seconds)
+            await self.listener.record_call(call, result_of(item), seconds)
 
     async def _take_usage(self, note: messages.UsageNote) -> None:
         """Report what was used since the last time, when a model call is over. The same sums come again
@@ -327,7 +327,9 @@ class CodexLife(AgentLife):
             if said is None:
                 return
             try:
-                await self._request("turn/steer", expectedTurnId=self._turn_id, **_said(said))
+                await self._request(
+                    "turn/steer", expectedTurnId=self._turn_id, **_build_user_input(said)
+                )
             except RpcError:
                 # The turn is over, or of a kind that takes none: then the text begins the next one.
                 return
@@ -349,7 +351,7 @@ class CodexLife(AgentLife):
         return {"decision": "accept" if may_run else "decline"}
 
 
-def _said(said: UserText) -> dict[str, Any]:
+def _build_user_input(said: UserText) -> dict[str, Any]:
     return {"clientUserMessageId": said.message_id, "input": told.user_input(said)}
 
 

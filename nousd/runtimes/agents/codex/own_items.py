@@ -46,13 +46,13 @@ def facts_of(call: AgentCall) -> Facts:
         case "shell" if isinstance(command := call.args.get("command"), str):
             return Facts(command=command)
         case "apply_patch":
-            paths = _changed(call.args.get("changes"))
+            paths = _list_changed_files(call.args.get("changes"))
             return Facts(frozenset({"read", "write"}), paths) if paths else Facts()
         case _:
             return Facts()
 
 
-def _changed(changes: Any) -> tuple[str, ...]:
+def _list_changed_files(changes: Any) -> tuple[str, ...]:
     """Return the files that a patch changes; none if it says so of one in a form that is unknown."""
     paths: list[str] = []
     for change in changes if isinstance(changes, list) else ():

@@ -37,9 +37,9 @@ class CallParts:
             self._parts[part.call_id] = part
         self._has_news.set()
         self._has_news = trio.Event()
-        return _reported(part, state)
+        return _build_report(part, state)
 
-    async def asked(self, asked: messages.PermissionNote) -> ToolCall:
+    async def find_call(self, asked: messages.PermissionNote) -> ToolCall:
         """Return the call that a question belongs to, whose report may come later; else the question."""
         id_ = asked.tool.call_id if asked.tool is not None else ""
         with trio.move_on_after(REPORT_SECONDS if id_ else 0):
@@ -47,7 +47,7 @@ class CallParts:
                 await self._has_news.wait()
         part = self._parts.get(id_)
         if part is not None and part.state is not None:
-            return _reported(part, part.state)
+            return _build_report(part, part.state)
         return ToolCall(id_ or asked.id, name=asked.permission, raw_input=asked.metadata)
 
 
@@ -72,7 +72,7 @@ def facts_of(call: AgentCall) -> Facts:
             return Facts()
 
 
-def _reported(part: messages.Part, state: messages.ToolState) -> ToolCall:
+def _build_report(part: messages.Part, state: messages.ToolState) -> ToolCall:
     return ToolCall(
         part.call_id,
         title=part.tool,

@@ -37,9 +37,9 @@ from nousd.runtimes.agents.time_limits import (
     LAST_WORDS_SECONDS,
     OUR_CALL_SECONDS,
 )
-from nousd.runtimes.agents.told_transcript import told
+from nousd.runtimes.agents.told_transcript import render_transcript
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, McpTools, ToolCallParams
-from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, called
+from nousd.runtimes.agents.tools.reported_calls import ReportedCalls, to_agent_call
 from nousd.runtimes.agents.tools.tool_socket import serve_tools
 from nousd.tools.interface import ToolResult
 from nousd.wire.codec.decoding import decode_json
@@ -217,7 +217,7 @@ class OpencodeLife(AgentLife):
             opened = await self._get(messages.Session, "POST", "/session", named)
         self.agent_session_id = opened.id
         if self._resume.transcript:
-            self._preamble = told(self._resume.transcript)
+            self._preamble = render_transcript(self._resume.transcript)
 
     # --- a turn ------------------------------------------------------------------------------
 
@@ -300,10 +300,10 @@ class OpencodeLife(AgentLife):
         """Take the proof that the program has a text of the user."""
         if mark == self._given and not self._is_delivered:
             self._is_delivered, self._preamble = True, ""
-            await listener.delivered()
+            await listener.confirm_delivery()
         elif mark in self._steers:
             await listener.message_ends()
-            await listener.delivered(mark)
+            await listener.confirm_delivery(mark)
             self._steers[mark].set()
 
     async def _take_delta(self, note: messages.Delta) -> None:
@@ -351,9 +351,9 @@ class OpencodeLife(AgentLife):
             self.end_turn(self._turn_failed)
 
     async def _tell_unfinished(self) -> None:
-        for observed in self._reported.unfinished():
+        for observed in self._reported.list_unfinished():
             if self.listener is not None:
-                await self.listener.observed(*observed)
+                await self.listener.record_call(*observed)
 
     async def _take_todos(self, note: messages.TodoNote) -> None:
         if self.listener is not None:
@@ -374,7 +374,7 @@ class OpencodeLife(AgentLife):
         if self.facts_of is None and observed.result.is_error:
             await listener.may_run(observed.call)
         else:
-            await listener.observed(*observed)
+            await listener.record_call(*observed)
 
     async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
         id_ = (
@@ -428,17 +428,17 @@ class OpencodeLife(AgentLife):
 
     async def _against(self, asked: messages.PermissionNote) -> str | None:
         """Return why a call must not be made; None if it may."""
-        reported = await self._calls.asked(asked)
+        reported = await self._calls.find_call(asked)
         listener = self.listener
         if listener is None:
-            return (await self.refuse_outside(called(reported))).text
+            return (await self.refuse_outside(to_agent_call(reported))).text
         if reported.name in self._ours:
             # It is judged when it is made.
             return None
-        call = self._reported.judged(reported)
+        call = self._reported.begin_judgement(reported)
         against = await listener.may_run(call)
         if against is None:
-            self._reported.allowed(call)
+            self._reported.allow(call)
         return against
 
 

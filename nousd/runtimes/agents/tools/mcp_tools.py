@@ -94,13 +94,13 @@ class McpTools:
             case "ping":
                 return {}
             case "tools/list":
-                return {"tools": [self._described(name) for name in self._tools]}
+                return {"tools": [self._describe_tool(name) for name in self._tools]}
             case "tools/call":
                 return await self._call(decode_json(params, type=ToolCallParams))
             case _:
                 raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
 
-    def _described(self, name: str) -> dict[str, Any]:
+    def _describe_tool(self, name: str) -> dict[str, Any]:
         tool = self._tools[name]
         return {"name": name, "description": tool.description, "inputSchema": tool.parameters}
 

@@ -12,7 +12,7 @@ import msgspec
 from nousd.machine.policy.owned_names import OWNED
 from nousd.runtimes.agents.interface import AgentTool
 from nousd.runtimes.agents.tools.mcp_tools import mcp_name
-from nousd.runtimes.agents.tools.schemas import described
+from nousd.runtimes.agents.tools.schemas import describe_tool
 from nousd.tools.function_tool import FunctionTool
 from nousd.tools.interface import Tool
 from nousd.tools.registry import ToolRegistry
@@ -79,7 +79,7 @@ def offer_of(tools: AgentTools, is_active: Callable[[str], bool]) -> Offer:
         if is_full or towards in offered:
             left_out.append(name)
             continue
-        tool = described(tools[name])
+        tool = describe_tool(tools[name])
         size += len(encode_json(tool))
         is_full = len(offered) >= OFFERED_MAX or size > OFFERED_BYTES_MAX
         if is_full:

@@ -55,10 +55,11 @@ class _Reported(msgspec.Struct):
     is_settled: bool = False
     since: float = msgspec.field(default_factory=trio.current_time)
 
-    def ended(self, result: ToolResult) -> Observed:
+    def to_observed(self, result: ToolResult) -> Observed:
+        """Return the call with its result."""
         # Programs without names begin with the name as the title, and then describe the call.
         label = self.title if re.fullmatch(_NAME, self.title) else ""
-        return Observed(called(self.told, label), result, trio.current_time() - self.since)
+        return Observed(to_agent_call(self.told, label), result, trio.current_time() - self.since)
 
 
 class ReportedCalls:
@@ -85,16 +86,16 @@ class ReportedCalls:
         is_known_else = told.kind not in _UNKNOWN_KINDS and _server_call(reported.told) is None
         return reported.ours is not None and not is_known_else
 
-    def judged(self, told: ToolCall) -> AgentCall:
-        """Return a call of the program's own that the gate judges. Until it is ``allowed`` there is
-        nothing to observe.
+    def begin_judgement(self, told: ToolCall) -> AgentCall:
+        """Return a call of the program's own for the gate to judge. Until ``allow`` its result is not
+        observed.
         """
         reported = self._remember(told)
         reported.is_settled = True
-        return called(reported.told)
+        return to_agent_call(reported.told)
 
-    def allowed(self, call: AgentCall) -> None:
-        """The program may carry out a call that was judged: its result is to be observed."""
+    def allow(self, call: AgentCall) -> None:
+        """Let the result of a judged call be observed: the program may carry it out."""
         if call.agent_call_id in self._calls:
             self._calls[call.agent_call_id].is_settled = False
 
@@ -104,15 +105,15 @@ class ReportedCalls:
         if reported.told.status not in _OVER or reported.is_settled or reported.ours is not None:
             return None
         reported.is_settled = True
-        ended = reported.ended(_result(reported.told))
+        ended = reported.to_observed(_result(reported.told))
         reported.told.content = reported.told.raw_output = None
         return ended
 
-    def unfinished(self) -> list[Observed]:
-        """Return the program's own calls of which it has not said how they ended."""
+    def list_unfinished(self) -> list[Observed]:
+        """Return the program's own calls that it has not reported as ended."""
         lost = ToolResult("The agent did not say how the call ended.", is_error=True)
         return [
-            reported.ended(lost)
+            reported.to_observed(lost)
             for reported in self._calls.values()
             if not reported.is_settled and reported.ours is None
         ]
@@ -127,15 +128,15 @@ class ReportedCalls:
         Args:
             sent: the id that came with the call, if one did.
         """
-        found = self._found(name, args, sent)
+        found = self._find_id(name, args, sent)
         with trio.move_on_after(REPORT_SECONDS if self._reports_calls else 0) as limit:
             while not found:
                 await self._has_news.wait()
-                found = self._found(name, args, sent)
+                found = self._find_id(name, args, sent)
         self._reports_calls = not limit.cancelled_caught
         return found or sent
 
-    def _found(self, name: str, args: Mapping[str, Any], sent: str) -> str:
+    def _find_id(self, name: str, args: Mapping[str, Any], sent: str) -> str:
         if sent:
             return sent if sent in self._calls else ""
         for id_, reported in self._calls.items():
@@ -206,8 +207,8 @@ def _server_call(told: ToolCall) -> ServerCall | None:
         return None
 
 
-def called(told: ToolCall, label: str = "") -> AgentCall:
-    """Return a call of the program's own as far as it is told; ``label`` names it if nothing does."""
+def to_agent_call(told: ToolCall, label: str = "") -> AgentCall:
+    """Return a call of the program's own as far as it is reported; ``label`` is its name if none is."""
     # None of ours, most of which have dots: it would look like one in the log.
     name = (told.name or "").replace(".", "_")
     known = told.raw_input if isinstance(told.raw_input, dict) else {}

@@ -43,7 +43,7 @@ class _Schema(msgspec.Struct, rename="camel"):
     all_of: list[_Schema | bool] = []
 
 
-def described(tool: Tool) -> AgentTool:
+def describe_tool(tool: Tool) -> AgentTool:
     """Return a tool as agents are offered it. If a program may not be able to read its schema, that is
     told as a part of the description, and any arguments are taken.
     """
