@@ -15,9 +15,9 @@ from msgspec import Raw
 
 from nousd import __version__
 from nousd.acp_server import requests
-from nousd.acp_server.open_sessions import OpenSessions, real
+from nousd.acp_server.open_sessions import OpenSessions, resolve_folder
 from nousd.acp_server.prompts import FAILED
-from nousd.acp_server.servers import Handed, handed_in
+from nousd.acp_server.servers import Handed, parse_servers
 from nousd.acp_server.session import OpenSession
 from nousd.client.client import Client
 from nousd.errors import AgentFailed, ClientError, DaemonUnreachable, Refused
@@ -88,13 +88,13 @@ class Agent:
         if handler is None:
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
         try:
-            return await self._handled(handler, params)
+            return await self._handle(handler, params)
         except Refused as refused:
             raise RpcError(_CODES.get(refused.code, FAILED), _sentence(refused)) from None
         except ClientError as error:
             raise RpcError(FAILED, str(error)) from None
 
-    async def _handled(self, handler: Callable[[Raw], Awaitable[Any]], params: Raw) -> Any:
+    async def _handle(self, handler: Callable[[Raw], Awaitable[Any]], params: Raw) -> Any:
         try:
             return await handler(params)
         except DaemonUnreachable:
@@ -106,7 +106,7 @@ class Agent:
         """Take a notification of the editor; one that is unknown or cannot be read is ignored."""
         with suppress(msgspec.DecodeError, UnicodeError):
             if method == "session/cancel":
-                wanted = _decoded(params, requests.OfSession)
+                wanted = _decode(params, requests.OfSession)
                 if session := self._sessions.get(wanted.session_id):
                     await self._nursery.start(session.cancel)
             elif method == "$/cancel_request":
@@ -138,7 +138,7 @@ class Agent:
         self._sessions.leave()
 
     async def _initialize(self, params: Raw) -> dict[str, Any]:
-        wanted = _decoded(params, requests.Initialize)
+        wanted = _decode(params, requests.Initialize)
         self._sessions.abilities = wanted.client_capabilities
         if wanted.client_info is not None and wanted.client_info.name:
             self._sessions.client_id = wanted.client_info.name[:_NAME_CHARS_MAX]
@@ -160,33 +160,33 @@ class Agent:
     # --- sessions ------------------------------------------------------------------------------
 
     async def _new(self, params: Raw) -> FollowedResult:
-        wanted = _decoded(params, requests.NewSession)
+        wanted = _decode(params, requests.NewSession)
         session = await self._sessions.new(wanted.cwd, _servers_of(wanted))
-        return await self._begun(session, sessionId=session.id)
+        return await self._begin_session(session, sessionId=session.id)
 
     async def _load(self, params: Raw) -> FollowedResult:
-        session = await self._reopened(params)
+        session = await self._reopen(params)
         await session.replay()
-        return await self._begun(session)
+        return await self._begin_session(session)
 
     async def _resume(self, params: Raw) -> FollowedResult:
-        return await self._begun(await self._reopened(params))
+        return await self._begin_session(await self._reopen(params))
 
-    async def _reopened(self, params: Raw) -> OpenSession:
-        wanted = _decoded(params, requests.OldSession)
+    async def _reopen(self, params: Raw) -> OpenSession:
+        wanted = _decode(params, requests.OldSession)
         return await self._sessions.reopen(
             wanted.session_id, _servers_of(wanted), folder=wanted.cwd
         )
 
-    async def _begun(self, session: OpenSession, **keys: str) -> FollowedResult:
+    async def _begin_session(self, session: OpenSession, **keys: str) -> FollowedResult:
         """Return the answer to a request that opens a session, which begins behind it."""
         options = await session.options()
         result = {**keys, "modes": session.modes, "configOptions": options}
         return FollowedResult(result, session.begin)
 
     async def _list(self, params: Raw) -> dict[str, Any]:
-        wanted = _decoded(params, requests.ListSessions)
-        folder = None if wanted.cwd is None else real(wanted.cwd)
+        wanted = _decode(params, requests.ListSessions)
+        folder = None if wanted.cwd is None else resolve_folder(wanted.cwd)
         filters = {"workspace": folder, "before": wanted.cursor}
         given = {key: value for key, value in filters.items() if value is not None}
         page = await self._sessions.ask(
@@ -197,35 +197,35 @@ class Agent:
         return {"sessions": [_info(row) for row in rows], **more}
 
     async def _close(self, params: Raw) -> dict[str, Any]:
-        await self._sessions.close(_decoded(params, requests.OfSession).session_id)
+        await self._sessions.close(_decode(params, requests.OfSession).session_id)
         return {}
 
     async def _delete(self, params: Raw) -> dict[str, Any]:
-        await self._sessions.delete(_decoded(params, requests.OfSession).session_id)
+        await self._sessions.delete(_decode(params, requests.OfSession).session_id)
         return {}
 
     async def _set_option(self, params: Raw) -> dict[str, Any]:
-        wanted = _decoded(params, requests.SetOption)
-        session = await self._sessions.required(wanted.session_id)
+        wanted = _decode(params, requests.SetOption)
+        session = await self._sessions.get_or_open(wanted.session_id)
         return {"configOptions": await session.set_option(wanted.config_id, wanted.value)}
 
     async def _set_mode(self, params: Raw) -> dict[str, Any]:
-        wanted = _decoded(params, requests.SetMode)
-        session = await self._sessions.required(wanted.session_id)
+        wanted = _decode(params, requests.SetMode)
+        session = await self._sessions.get_or_open(wanted.session_id)
         await session.set_mode(wanted.mode_id)
         return {}
 
     async def _prompt(self, params: Raw) -> dict[str, Any]:
-        wanted = _decoded(params, requests.Prompt)
+        wanted = _decode(params, requests.Prompt)
         # Without a wait, where the session is open: prompts and cancellations keep their order.
         session = self._sessions.get(wanted.session_id)
         if session is None:
-            session = await self._sessions.required(wanted.session_id)
+            session = await self._sessions.get_or_open(wanted.session_id)
         async with session.prompt(wanted.prompt) as prompt:
-            return {"stopReason": await prompt.ended()}
+            return {"stopReason": await prompt.wait_end()}
 
 
-def _decoded(params: Raw, struct: type[P]) -> P:
+def _decode(params: Raw, struct: type[P]) -> P:
     return decode_json(params, type=struct)
 
 
@@ -244,7 +244,7 @@ def _servers_of(wanted: requests.NewSession) -> tuple[Handed, ...]:
     """Return the MCP servers of a request that opens a session. Raises RpcError."""
     if wanted.additional_directories:
         raise RpcError(INVALID_PARAMS, _NO_FOLDERS)
-    return handed_in(wanted.mcp_servers)
+    return parse_servers(wanted.mcp_servers)
 
 
 def _info(row: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from nousd.acp_server.requests import FormAnswer, PermissionAnswer
-from nousd.acp_server.tool_calls import described
+from nousd.acp_server.tool_calls import describe_call
 from nousd.errors import Refused
 from nousd.net.jsonrpc import JsonRpc, RpcError
 from nousd.wire.codec.decoding import decode_json
@@ -78,10 +78,10 @@ class Asking:
         Raises:
             ClientError: the daemon cannot be told.
         """
-        call = described(request["tool_name"], request["args"], self._folder)
+        call = describe_call(request["tool_name"], request["args"], self._folder)
         shown = {"toolCallId": request["tool_call_id"], "status": "pending", **call}
         try:
-            decision, reason = await self._chosen(shown, permission_options(request)), ""
+            decision, reason = await self._request_choice(shown, permission_options(request)), ""
         except (RpcError, msgspec.DecodeError) as error:
             decision, reason = None, f"the editor could not ask: {error}"
         decided: dict[str, Any] = {
@@ -122,7 +122,7 @@ class Asking:
             if refused.message not in _OVER:
                 raise
 
-    async def _chosen(self, call: Payload, options: list[dict[str, str]]) -> str | None:
+    async def _request_choice(self, call: Payload, options: list[dict[str, str]]) -> str | None:
         """Return the id of the option that the user chose; None if the request was dismissed."""
         asked = {"sessionId": self._session_id, "toolCall": call, "options": options}
         # The daemon ends it after ``approval_timeout_seconds``, and then it is withdrawn.
@@ -165,7 +165,7 @@ class Asking:
                 "title": question["question"],
                 "kind": "other",
             }
-            chosen = await self._chosen(call, [*options, none])
+            chosen = await self._request_choice(call, [*options, none])
             if chosen is None or chosen == _SKIP:
                 return _DISMISSED
             answers.append({"chosen": [question["options"][int(chosen[1:])]["label"]]})

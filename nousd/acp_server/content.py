@@ -52,11 +52,11 @@ def content_of(blocks: Iterable[Block], folder: str) -> PromptContent:
             case ResourceLink(uri=uri, name=name):
                 words.append(_mention(uri, name, folder))
             case Image():
-                name = shown_uri(block.uri or "", folder) or f"image {len(files) + 1}"
+                name = format_uri(block.uri or "", folder) or f"image {len(files) + 1}"
                 files.append(File(name, block.mime_type, block.data))
             case Resource(resource=contents):
                 files.append(_file(contents, folder))
-                words.append(shown_uri(contents.uri, folder))
+                words.append(format_uri(contents.uri, folder))
     text = "".join(words)
     if not text.strip() and not files:
         raise RpcError(INVALID_PARAMS, "the prompt is empty")
@@ -64,12 +64,12 @@ def content_of(blocks: Iterable[Block], folder: str) -> PromptContent:
 
 
 def _mention(uri: str, name: str, folder: str) -> str:
-    shown = shown_uri(uri, folder)
+    shown = format_uri(uri, folder)
     return shown if uri.startswith("file:") else f"[{name}]({shown})"
 
 
-def shown_uri(uri: str, folder: str) -> str:
-    """Return a URI as tools know the thing: a file by its path, relative if it is in the folder."""
+def format_uri(uri: str, folder: str) -> str:
+    """Return a URI as tools name it: a file by its path, relative if it is in the folder."""
     try:
         parts = urlsplit(uri)
     except ValueError:  # such as of half an IPv6 address
@@ -81,7 +81,7 @@ def shown_uri(uri: str, folder: str) -> str:
 
 
 def _file(contents: Contents, folder: str) -> File:
-    name = shown_uri(contents.uri, folder)
+    name = format_uri(contents.uri, folder)
     if contents.text is not None:
         given = contents.mime_type or _TEXT
         # Most types of source code are no ``text/*`` by name, such as application/json.

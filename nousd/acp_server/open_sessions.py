@@ -71,7 +71,7 @@ class OpenSessions:
         made = await self.ask(
             "new_session", {"workspace": folder, "activate": False, "source": SOURCE}
         )
-        return await self._opened(made["session_id"], servers)
+        return await self._open_session(made["session_id"], servers)
 
     async def reopen(
         self, session_id: str, servers: tuple[Handed, ...], *, folder: str | None
@@ -89,22 +89,22 @@ class OpenSessions:
         if open_one is not None:
             open_one.close(RpcError(FAILED, "the session was opened again"))
             await open_one.take_back_servers(but=servers)
-        return await self._opened(session_id, servers, folder=folder)
+        return await self._open_session(session_id, servers, folder=folder)
 
     def get(self, session_id: str) -> OpenSession | None:
         """Return a session if it is open; nothing is waited for, so requests keep their order."""
         session = self._open.get(session_id)
         return None if session is None or session.is_over else session
 
-    async def required(self, session_id: str) -> OpenSession:
-        """Return a session; it is opened if it is not, such as after the daemon was away for long.
+    async def get_or_open(self, session_id: str) -> OpenSession:
+        """Return a session; open it if it is not, such as after the daemon was away for long.
 
         Raises:
             RpcError, ClientError: see ``reopen``.
         """
         session = self.get(session_id)
         if session is None:
-            session = await self._opened(session_id)
+            session = await self._open_session(session_id)
             session.begin()
         return session
 
@@ -133,11 +133,11 @@ class OpenSessions:
         for session in self._open.values():
             session.close()
 
-    async def _opened(
+    async def _open_session(
         self, session_id: str, servers: tuple[Handed, ...] = (), *, folder: str | None = None
     ) -> OpenSession:
         state = await self.ask("get_state", {"session_id": session_id})
-        if folder is not None and real(folder) != state["workspace"]:
+        if folder is not None and resolve_folder(folder) != state["workspace"]:
             raise RpcError(
                 INVALID_PARAMS, f"the session works in {state['workspace']}, not in {folder}"
             )
@@ -157,7 +157,7 @@ class OpenSessions:
         return session
 
 
-def real(folder: str) -> str:
+def resolve_folder(folder: str) -> str:
     """Return a folder as the daemon names it: with links resolved. Raises RpcError."""
     try:
         return os.path.realpath(folder)

@@ -56,7 +56,7 @@ class Prompt:
             self.outcome = outcome
             self.is_over.set()
 
-    async def ended(self) -> StopReason:
+    async def wait_end(self) -> StopReason:
         """Wait for the end of the turn and return why it ended.
 
         Raises:
@@ -68,8 +68,8 @@ class Prompt:
         return self.outcome
 
 
-def ended_prompt() -> Prompt:
-    """Return the prompt that has no turn."""
+def make_ended_prompt() -> Prompt:
+    """Return a prompt that has no turn and is over."""
     prompt = Prompt("")
     prompt.settle("end_turn")
     return prompt

@@ -59,7 +59,7 @@ class Handed(NamedTuple):
         return str(self.add["name"])
 
 
-def handed_in(servers: Iterable[McpServer]) -> tuple[Handed, ...]:
+def parse_servers(servers: Iterable[McpServer]) -> tuple[Handed, ...]:
     """Return the servers under names that the daemon takes.
 
     Raises:
@@ -119,7 +119,7 @@ class SessionServers:
         self._news = trio.Event()
         self._is_decided = trio.Event()
         self._waiting = trio.CancelScope()
-        self._hurried = 0
+        self._waits_skipped = 0
         self._awaited: set[str] = set()
         """Those whose connection a prompt waits for: once, since a server may never answer."""
         self._untold: set[str] = set()
@@ -149,7 +149,7 @@ class SessionServers:
 
     async def _begin(self, server: Handed) -> None:
         try:
-            if await self._added(server):
+            if await self._add_if_approved(server):
                 return
             if await self._is_approved(server):
                 await self._send("add_mcp", server.add)
@@ -162,8 +162,8 @@ class SessionServers:
         del self._wanted[server.name]
         await self._tell(f"The MCP server {server.title} is left out: {reason}.")
 
-    async def _added(self, server: Handed) -> bool:
-        """Add a server that the user agreed to before; return False if that never happened."""
+    async def _add_if_approved(self, server: Handed) -> bool:
+        """Add a server if the user has approved it before; return whether that is so."""
         self._states[server.name] = _CONNECTING
         self._awaited.add(server.name)
         self._untold.add(server.name)
@@ -181,14 +181,14 @@ class SessionServers:
             "title": f"Start the MCP server {server.title}",
             "kind": "execute" if "command" in server.add else "fetch",
             "status": "pending",
-            "content": text_content(described(server)),
+            "content": text_content(describe_server(server)),
         }
         asked = {"sessionId": self._session_id, "toolCall": call, "options": _OPTIONS}
         raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
         return decode_json(raw, type=PermissionAnswer).outcome.option_id == _START
 
     async def note(self, status: Payload) -> None:
-        """Take an ``mcp_server_status`` of the session; say it where a server cannot be reached."""
+        """Take an ``mcp_server_status`` of the session; tell the user of an unreachable server."""
         name, state = status["name"], status["state"]
         if name not in self._wanted:
             return
@@ -206,7 +206,7 @@ class SessionServers:
         Raises:
             ClientError: the daemon is gone.
         """
-        if not self._wanted or self._hurried:
+        if not self._wanted or self._waits_skipped:
             return
         with trio.CancelScope() as self._waiting:
             await self._is_decided.wait()
@@ -230,14 +230,14 @@ class SessionServers:
         return any(self._states[name] == _CONNECTING for name in awaited)
 
     @contextmanager
-    def hurried(self) -> Iterator[None]:
-        """While the block lasts, no prompt waits for servers."""
-        self._hurried += 1
+    def skip_waits(self) -> Iterator[None]:
+        """Let no prompt wait for servers while the block lasts."""
+        self._waits_skipped += 1
         self._waiting.cancel()
         try:
             yield
         finally:
-            self._hurried -= 1
+            self._waits_skipped -= 1
 
     async def remove(self, but: Iterable[Handed] = ()) -> None:
         """Remove the servers from the session, except for some."""
@@ -247,17 +247,17 @@ class SessionServers:
                 await self._send("remove_mcp", {"name": name})
 
 
-def described(server: Handed) -> str:
-    """Return what the user decides about: all but the values of variables and headers."""
+def describe_server(server: Handed) -> str:
+    """Return the text by which the user decides: all but the values of variables and headers."""
     add = server.add
     if "url" in add:
         words, names = _printable(add["url"]), add.get("headers", {})
-        return "\n".join((words, *_listed("with the headers", names)))
+        return "\n".join((words, *_list_names("with the headers", names)))
     words = " ".join(_printable(shlex.quote(word)) for word in add["command"])
-    return "\n".join((words, *_listed("with the variables", add.get("env", {}))))
+    return "\n".join((words, *_list_names("with the variables", add.get("env", {}))))
 
 
-def _listed(what: str, names: Iterable[str]) -> list[str]:
+def _list_names(what: str, names: Iterable[str]) -> list[str]:
     listed = ", ".join(map(_printable, names))
     return [f"{what} {listed}"] if listed else []
 

@@ -17,7 +17,7 @@ import trio
 from nousd.acp_server.asking import ENDS, Asking
 from nousd.acp_server.content import PromptContent, attachments_of, content_of
 from nousd.acp_server.options import SETTINGS, command_for, options_of
-from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason, ended_prompt
+from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason, make_ended_prompt
 from nousd.acp_server.requests import Block, ClientCapabilities
 from nousd.acp_server.servers import Handed, SessionServers
 from nousd.acp_server.tool_calls import is_changing
@@ -167,7 +167,7 @@ class OpenSession:
     @asynccontextmanager
     async def prompt(self, blocks: Iterable[Block]) -> AsyncIterator[Prompt]:
         """Say something to the model, after what was said before. In the block the daemon has it, and
-        ``Prompt.ended`` tells why its turn ended; a block that is cancelled gives it up.
+        ``Prompt.wait_end`` tells why its turn ended; a block that is cancelled gives it up.
 
         Raises:
             RpcError: the daemon refuses it.
@@ -177,12 +177,12 @@ class OpenSession:
         command, _, rest = content.text.partition(" ")
         if command == _COMPACT:
             await self._compact(rest.strip())
-            yield ended_prompt()
+            yield make_ended_prompt()
             return
         prompt = self._prompts.begin(uuid.uuid4().hex)
         try:
             async with self._sending:
-                await self._followed()
+                await self._wait_until_following()
                 await self._servers.ready()
                 if not prompt.is_over.is_set():
                     await self._hand_in(prompt, content)
@@ -199,9 +199,9 @@ class OpenSession:
     async def cancel(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Stop the run and take back what waits, after all prompts that were sent before."""
+        """Stop the run and remove waiting prompts, after all prompts that were sent before."""
         task_status.started()
-        with self._servers.hurried():
+        with self._servers.skip_waits():
             await self._cancel()
 
     async def _cancel(self) -> None:
@@ -226,14 +226,14 @@ class OpenSession:
         await self._servers.remove(but)
 
     def close(self, outcome: StopReason | RpcError = "cancelled") -> None:
-        """Send no more updates, and end so what the editor waits for."""
+        """Send no more updates, and end the waiting prompts with that outcome."""
         self._scope.cancel()
         self._prompts.settle(outcome)
 
     # --- prompts -------------------------------------------------------------------------------
 
-    async def _followed(self) -> None:
-        """Wait until the editor can be asked for permissions, so that none is refused for want of it.
+    async def _wait_until_following(self) -> None:
+        """Wait until the editor can be asked for permissions, so that none is refused without asking.
 
         Raises:
             DaemonUnreachable: no daemon runs.
@@ -257,7 +257,7 @@ class OpenSession:
         }
         # One that was given up in the middle might run without anybody who knows of it.
         with trio.CancelScope(shield=True):
-            accepted = await self._accepted("steer" if steers else "prompt", payload)
+            accepted = await self._submit_text("steer" if steers else "prompt", payload)
         prompt.run_id = accepted.get("run_id", "")
         prompt.input_id = accepted.get("input_id", "")
         if "handled_by" in accepted:
@@ -270,8 +270,8 @@ class OpenSession:
         made = await self._ask("compact_session", given, seconds=math.inf)
         await self._send(chunk("agent_message_chunk", made["summary"]))
 
-    async def _accepted(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Hand in a text as that command, or as the one that the state of the session wants."""
+    async def _submit_text(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
+        """Send a text as that command, or as the one that fits the state of the session."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 waits = {"wait": False} if command == "prompt" else {}
@@ -298,7 +298,7 @@ class OpenSession:
                 await self._as_client("abort", {"expected_run_id": prompt.run_id})
 
     async def _remove(self, prompt: Prompt) -> bool:
-        """Return whether it waited; otherwise its turn has begun, or another client took it back."""
+        """Remove a waiting prompt; return False if its turn has begun or another client removed it."""
         try:
             await self._as_client("remove_queued", {"input_id": prompt.input_id})
         except Refused:
@@ -306,7 +306,7 @@ class OpenSession:
         return True
 
     async def _withdraw_undelivered(self) -> None:
-        """A run has failed before the turns of these: the editor learns it, and nothing is left over."""
+        """Remove the prompts whose turns a failed run did not begin, and tell the editor."""
         for prompt in self._prompts.undelivered:
             failure = RpcError(FAILED, "not delivered: the run before it failed")
             prompt.outcome_if_cleared = failure
@@ -412,7 +412,7 @@ class OpenSession:
     # --- asking the user -----------------------------------------------------------------------
 
     async def _catch_up(self, tasks: trio.Nursery) -> None:
-        """Show the plan, and ask what was asked, from before the session was opened."""
+        """Show the plan, and pass on pending requests, from before the session was opened."""
         todos = (await self._ask("get_todos", {}))["todos"]
         if todos:
             await self._send(plan(todos))

@@ -58,7 +58,9 @@ def title_of(tool_name: str, args: Args) -> str:
     return f"{tool_name} {first[:_TITLE_CHARS_MAX]}{more}".strip()
 
 
-def described(tool_name: str, args: Args, folder: str, *, is_past: bool = False) -> dict[str, Any]:
+def describe_call(
+    tool_name: str, args: Args, folder: str, *, is_past: bool = False
+) -> dict[str, Any]:
     """Return the call as the keys of a tool call. Read the file that it is about to write.
 
     Args:
@@ -75,7 +77,7 @@ def described(tool_name: str, args: Args, folder: str, *, is_past: bool = False)
         "kind": _KINDS.get(ours, "other"),
         "rawInput": dict(args),
     }
-    paths = [diff["path"] for diff in diffs] or _named_path(args, folder)
+    paths = [diff["path"] for diff in diffs] or _list_named_paths(args, folder)
     if paths:
         line = args.get("offset")
         # Arguments are shown before they are checked.
@@ -92,7 +94,7 @@ def text_content(text: str) -> list[dict[str, Any]]:
     return [{"type": "content", "content": {"type": "text", "text": text}}]
 
 
-def _named_path(args: Args, folder: str) -> list[str]:
+def _list_named_paths(args: Args, folder: str) -> list[str]:
     path = args.get("path")
     return [_whole_path(folder, path)] if isinstance(path, str) else []
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from nousd.acp_server.tool_calls import described
-from nousd.acp_server.updates import Update, chunk, ended_call
+from nousd.acp_server.tool_calls import describe_call
+from nousd.acp_server.updates import Update, build_call_end, chunk
 from nousd.client.client import Client
 
 Payload = Mapping[str, Any]
@@ -42,18 +42,21 @@ def updates_of(entry: Payload, folder: str) -> list[Update]:
         case {"type": "message", "role": "user"}:
             return [chunk("user_message_chunk", entry["text"], entry["id"])]
         case {"type": "message", "role": "assistant"}:
-            return [*_said(entry), *(_call(call, folder) for call in entry.get("tool_calls", ()))]
+            return [
+                *_build_message_updates(entry),
+                *(_call(call, folder) for call in entry.get("tool_calls", ())),
+            ]
         case {"type": "message", "role": "tool"}:
             is_error = entry.get("is_error", False)
             return [
-                ended_call(
+                build_call_end(
                     entry["tool_call_id"], entry["tool_name"], entry["text"], is_error=is_error
                 )
             ]
     return []
 
 
-def _said(entry: Payload) -> list[Update]:
+def _build_message_updates(entry: Payload) -> list[Update]:
     thought = entry.get("reasoning", "")
     return [
         *([chunk("agent_thought_chunk", thought, entry["id"])] if thought else []),
@@ -63,5 +66,5 @@ def _said(entry: Payload) -> list[Update]:
 
 def _call(call: Payload, folder: str) -> Update:
     id, name = call["tool_call_id"], call["name"]
-    shown = described(name, call["args"], folder, is_past=True)
+    shown = describe_call(name, call["args"], folder, is_past=True)
     return {"sessionUpdate": "tool_call", "toolCallId": id, "status": "pending", **shown}

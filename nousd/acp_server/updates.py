@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from nousd.acp_server.tool_calls import described, is_changing, text_content
+from nousd.acp_server.tool_calls import describe_call, is_changing, text_content
 
 Payload = Mapping[str, Any]
 Update = dict[str, Any]
@@ -34,7 +34,7 @@ _MODES: Final = {
 
 
 def modes(current: str) -> dict[str, Any]:
-    """Return the modes of a session, and which one it has."""
+    """Return the modes of a session, and its current one."""
     available = [
         {"id": id, "name": name, "description": text} for id, (name, text) in _MODES.items()
     ]
@@ -192,14 +192,14 @@ class Updates:
     def _begin(self, payload: Payload, *, kind: str) -> Update:
         id, name = payload["tool_call_id"], payload["tool_name"]
         self._calls[id] = _OpenCall()
-        call = described(name, payload["args"], self._folder)
+        call = describe_call(name, payload["args"], self._folder)
         return {"sessionUpdate": kind, "toolCallId": id, "status": "pending", **call}
 
     def _end(self, payload: Payload, result: str, *, is_error: bool) -> Update:
         id = payload["tool_call_id"]
         self._calls.pop(id, None)
         shown = _whole_or_cut(result, payload)
-        return ended_call(id, payload["tool_name"], shown, is_error=is_error)
+        return build_call_end(id, payload["tool_name"], shown, is_error=is_error)
 
     # --- the rest ------------------------------------------------------------------------------
 
@@ -213,8 +213,8 @@ class Updates:
         return [{"sessionUpdate": "usage_update", **size, **cost}]
 
 
-def ended_call(id: str, tool_name: str, result: str, *, is_error: bool) -> Update:
-    """Return how a call ended. What was changed stays shown as that."""
+def build_call_end(id: str, tool_name: str, result: str, *, is_error: bool) -> Update:
+    """Return the update that ends a call. Its diff, if it has one, stays shown."""
     status = "failed" if is_error else "completed"
     is_shown = is_changing(tool_name) and not is_error
     said = {} if is_shown else {"content": text_content(result)}

@@ -109,7 +109,7 @@ class DaemonTools:
         self._names = names
         self._ensure = ensure
 
-    async def listed(self) -> list[dict[str, Any]]:
+    async def list_tools(self) -> list[dict[str, Any]]:
         """Return the served tools, as from ``list_tools``. Raises ClientError."""
         await self._ensure()
         async with connect(self._daemon) as daemon:
@@ -138,7 +138,7 @@ class DaemonTools:
         Raises:
             ClientError: no daemon listens, or it disconnected.
         """
-        if tool not in {offered["name"] for offered in await self.listed()}:
+        if tool not in {offered["name"] for offered in await self.list_tools()}:
             return CallEnd(f"tool_not_found: {tool}", is_error=True)
         async with connect(self._daemon) as daemon:
             before = await self._session.state(daemon)

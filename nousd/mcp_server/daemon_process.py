@@ -102,9 +102,9 @@ class _Daemon:
             return
         process.terminate()
         with anyio.move_on_after(_STOP_SECONDS):
-            await _ended(process)
+            await _wait_exit(process)
         process.kill()
-        await _ended(process)
+        await _wait_exit(process)
 
 
 async def _answers(socket_path: Path) -> bool:
@@ -130,5 +130,5 @@ async def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path)
     raise DaemonUnreachable(f"the daemon did not answer within {START_SECONDS:g} seconds")
 
 
-async def _ended(process: subprocess.Popen[bytes]) -> None:
+async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
     await anyio.to_thread.run_sync(process.wait, abandon_on_cancel=True)

@@ -81,7 +81,7 @@ def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
         listed: list[dict[str, Any]] = []
         try:
             async with tools_for(context) as tools:
-                listed = await tools.listed()
+                listed = await tools.list_tools()
         except ClientError as error:
             raise MCPError(code=types.INTERNAL_ERROR, message=str(error)) from None
         return types.ListToolsResult(tools=[_tool(tool) for tool in listed])

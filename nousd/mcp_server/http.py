@@ -75,7 +75,7 @@ class _Clients:
         self._clients: dict[str, _Client] = {}
 
     @contextmanager
-    def heard(self, id: str) -> Iterator[None]:
+    def track_request(self, id: str) -> Iterator[None]:
         """Count a request as active while the block lasts."""
         self._forget_idle()
         client = self._clients.setdefault(id, _Client())
@@ -128,7 +128,7 @@ class _Host:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         id = _session_of(scope)
-        with self._clients.heard(id):
+        with self._clients.track_request(id):
             if scope["method"] == "POST":
                 await self._answer(scope, receive, send)
             else:

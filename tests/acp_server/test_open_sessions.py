@@ -39,7 +39,7 @@ class Acknowledging:
     ) -> None:
         async with session.prompt([Text(text=text)]) as prompt:
             task_status.started()
-            await self._send.send({"state": await prompt.ended(), "of": text})
+            await self._send.send({"state": await prompt.wait_end(), "of": text})
 
     async def state(self) -> Message:
         async for message in self._messages:
@@ -85,7 +85,7 @@ async def test_a_prompt_whose_block_is_left_early_is_taken_back(folder: Path) ->
         with trio.CancelScope() as scope:
             async with session.prompt([Text(text="never")]) as prompt:
                 scope.cancel()
-                await prompt.ended()
+                await prompt.wait_end()
         assert (await face.state())["state"] == "end_turn"
         found = await face.sessions.ask("get_messages", {"session_id": session.id})
         assert [entry["role"] for entry in found["messages"]] == ["user", "assistant"]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.acp_server.asking import form_of, permission_options
-from nousd.acp_server.content import shown_uri
+from nousd.acp_server.content import format_uri
 from nousd.acp_server.prompts import Prompt, Prompts
-from nousd.acp_server.tool_calls import described, title_of
+from nousd.acp_server.tool_calls import describe_call, title_of
 from nousd.acp_server.transcript import entries_of
 from nousd.acp_server.updates import Updates
 from nousd.client.answers import Answer
@@ -143,7 +143,7 @@ async def test_a_prompt_that_is_over_before_its_turn_holds_nothing_up() -> None:
     ],
 )
 def test_a_file_is_named_as_tools_name_it(uri: str, shown: str) -> None:
-    assert shown_uri(uri, "/work") == shown
+    assert format_uri(uri, "/work") == shown
 
 
 def test_a_title_is_one_line() -> None:
@@ -236,7 +236,7 @@ TOOLS = st.sampled_from(
 def test_any_arguments_of_a_model_can_be_shown(
     tool: str, args: dict[str, Any], is_past: bool
 ) -> None:
-    call = described(tool, args, "/no/such/folder", is_past=is_past)
+    call = describe_call(tool, args, "/no/such/folder", is_past=is_past)
     shown = json.loads(encode_json({"toolCallId": "c", **call}))
     check("ToolCall", shown)
 
@@ -246,5 +246,5 @@ def test_any_arguments_of_a_model_can_be_shown(
     [(1, {"line": 1}), (2**32, {}), (0, {}), (-1, {}), (True, {}), ("1", {})],
 )
 def test_only_a_line_that_can_be_one_is_shown(offset: object, shown: dict[str, int]) -> None:
-    (place,) = described("read", {"path": "a", "offset": offset}, "/work")["locations"]
+    (place,) = describe_call("read", {"path": "a", "offset": offset}, "/work")["locations"]
     assert place == {"path": "/work/a", **shown}

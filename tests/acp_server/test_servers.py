@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from nousd.acp_server import servers as servers_module
 from nousd.acp_server.requests import McpServer, NamedValue
-from nousd.acp_server.servers import SessionServers, described, handed_in
+from nousd.acp_server.servers import SessionServers, describe_server, parse_servers
 from nousd.net.jsonrpc import INVALID_PARAMS, RpcError
 from nousd.providers.setup.registry import make_provider
 from tests.acp_server.bench import Bench, choosing
@@ -228,7 +228,7 @@ def named(name: str, **keys: Any) -> McpServer:
 
 def test_each_server_gets_a_name_of_its_own_that_the_daemon_takes() -> None:
     titles = ["Context7", "my server", "My-Server", "", "x" * 40, "x" * 41, "é"]
-    names = [server.name for server in handed_in(map(named, titles))]
+    names = [server.name for server in parse_servers(map(named, titles))]
     assert names[:4] == ["context7", "my-server", "my-server-2", "server"]
     assert names[4:] == ["x" * 32, "x" * 30 + "-2", "server-2"]
 
@@ -236,14 +236,14 @@ def test_each_server_gets_a_name_of_its_own_that_the_daemon_takes() -> None:
 def test_too_many_servers_and_unknown_kinds_are_refused() -> None:
     for servers in ([named("a")] * 17, [named("a", type="sse")]):
         with pytest.raises(RpcError) as caught:
-            handed_in(servers)
+            parse_servers(servers)
         assert caught.value.code == INVALID_PARAMS
 
 
 def test_the_whole_command_is_shown_and_nothing_in_it_hides_another_part() -> None:
     words = ("two words", "a\nb", "\x1b[2K", "\u202efdp")
-    (server,) = handed_in([named("a", args=words, env=(NamedValue(name="A", value="v\n"),))])
-    shown = described(server)
+    (server,) = parse_servers([named("a", args=words, env=(NamedValue(name="A", value="v\n"),))])
+    shown = describe_server(server)
     assert shown == "p 'two words' 'a\\nb' '\\x1b[2K' '\\u202efdp'\nwith the variables A"
 
 
@@ -266,7 +266,7 @@ async def test_servers_are_added_again_for_as_long_as_the_editor_is_open(
         raise AssertionError("there is nothing to tell")
 
     rpc: Any = None
-    servers = SessionServers(rpc, send, tell, "sess-1", handed_in([named("a")]))
+    servers = SessionServers(rpc, send, tell, "sess-1", parse_servers([named("a")]))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(servers.renew)
         await servers.begin()
