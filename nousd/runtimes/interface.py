@@ -244,7 +244,7 @@ class AgentHost(TurnHost, Protocol):
         ...
 
     def stop_asking(self) -> None:
-        """End what calls of the turn ask the user, now and later: the program has ended its turn, so it
+        """End the turn's requests to the user, now and later: the program has ended its turn, so it
         waits for no answer. The calls end as denied.
         """
         ...

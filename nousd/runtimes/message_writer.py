@@ -105,14 +105,14 @@ class MessageWriter:
         )
 
     async def show_rest(self) -> None:
-        """Show what was held back, because the answer has ended; one that is aborted ends with what was
-        shown.
+        """Show the text that was held back, because the answer has ended. An aborted answer ends with
+        the shown text.
         """
         for streamed in (self.reasoning, self.text):
             if rest := streamed.filter.finish():
                 await self._show(streamed, rest)
 
-    def ends(
+    def build_end(
         self,
         *,
         model: str,
@@ -125,7 +125,7 @@ class MessageWriter:
         """Return the end of the open message, and its entry.
 
         Args:
-            raw_ref: what the end was made of.
+            raw_ref: the id of the line that the end was made of.
             more: further fields of the entry.
         """
         host, message_id = self._host, self.message_id

@@ -31,7 +31,7 @@ class Listener:
         self.may_decide = trio.Event()
         self.observed_calls: list[AgentCall] = []
 
-    def steer_waits(self) -> bool:
+    def has_pending_steer(self) -> bool:
         return False
 
     async def may_run(self, _call: AgentCall) -> str | None:

@@ -93,7 +93,7 @@ class AgentRuntime:
             record_outside=self._record_outside,
             redact=around.secrets.redact_output,
         )
-        self._refused = around.refused
+        self._record_refused = around.record_refused
         self._tools = around.tools
         self._calls = CallRunner(partial(AgentTools, around.tools), around.hooks)
         self._bounds = around.bounds
@@ -206,7 +206,7 @@ class AgentRuntime:
             return life
         self._lives.drop(session_id)
         reason = ""
-        if known is not None and is_current and self._goes_on(known, start):
+        if known is not None and is_current and self._can_resume(known, start):
             resume = Resume("native", agent_session_id=known.agent_session_id)
             try:
                 return await self._begin_life(host, start, resume)
@@ -217,7 +217,7 @@ class AgentRuntime:
         resume = Resume("reconstruct" if transcript else "new", transcript=transcript)
         return await self._begin_life(host, start, resume, reason=reason)
 
-    def _goes_on(self, known: AgentSessionFacts, start: Start) -> bool:
+    def _can_resume(self, known: AgentSessionFacts, start: Start) -> bool:
         return (
             self.capabilities.resume_model == "native"
             and self._programs.keeps_sessions(start.namespace)
@@ -271,10 +271,10 @@ class AgentRuntime:
         )
         # A session that is lost or deleted has no log any more.
         with suppress(StoreError, SessionNotFound):
-            await self._refused(session_id, self.name, refused)
+            await self._record_refused(session_id, self.name, refused)
 
     async def _tell_input(self, host: AgentHost, start: Start) -> None:
-        """Log what the program is given, as an artifact of which only the form is ours."""
+        """Log the program's input, as an artifact of which only the form is ours."""
         told = {
             "text": text_of(host),
             "attachments": [attached.artifact_id for attached in host.turn_attachments],

@@ -197,8 +197,8 @@ class AgentTurn:
             self._host.confirm_delivery if steer is None else steer.confirm_delivery
         )
 
-    def steer_waits(self) -> bool:
-        """See ``AgentListener.steer_waits``."""
+    def has_pending_steer(self) -> bool:
+        """See ``AgentListener.has_pending_steer``."""
         return self._host.has_pending_steer()
 
     async def take_steer(self) -> UserText | None:
@@ -251,7 +251,7 @@ class AgentTurn:
     ) -> None:
         await message.show_rest()
         await message.open()
-        ends = message.ends(
+        ends = message.build_end(
             model=self._secrets.redact_output(self._life.model),
             provider=self._runtime,
             stop_reason=stop_reason,

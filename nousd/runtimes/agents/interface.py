@@ -151,7 +151,7 @@ class AgentListener(Protocol):
         """Return why the program must not run a tool of its own that it asks about; None if it may."""
         ...
 
-    def steer_waits(self) -> bool:
+    def has_pending_steer(self) -> bool:
         """Return whether the user sent a message that the program does not have yet: then no call may
         begin.
         """
@@ -311,8 +311,8 @@ class Agent(Protocol):
         ...
 
     def session_basis(self, start: Start) -> str:
-        """Return a short text for what a session of the program is begun with and keeps for good: a new
-        life goes on with the session only if it is the same. Empty if a new life can change everything.
+        """Return a short text for the facts that a session of the program keeps for good: a new life
+        goes on with the session only if it is the same. Empty if a new life can change everything.
         """
         ...
 
@@ -321,7 +321,7 @@ class Agent(Protocol):
         ...
 
     def variables(self, start: Start) -> Mapping[str, str]:
-        """Return what the program's environment has besides the allowed names."""
+        """Return the variables of the program's environment besides the allowed names."""
         ...
 
     def list_hidden_paths(self, start: Start) -> Hidden:

@@ -162,7 +162,7 @@ class Lives:
         with trio.move_on_after(PLACE_SECONDS) as limit:
             await self._places.acquire()
         if limit.cancelled_caught:
-            task_status.started(_no_place())
+            task_status.started(_build_no_place_error())
             return
         try:
             hold = partial(self._hold, session_id, start, resume, on_started)
@@ -238,7 +238,7 @@ class Lives:
             del self._kept[session_id]
 
 
-def _no_place() -> AgentFailed:
+def _build_no_place_error() -> AgentFailed:
     return AgentFailed(
         f"it was not started: {LIVES_MAX} others are busy, and none of them ended its turn within"
         f" {PLACE_SECONDS:g} seconds",

@@ -23,14 +23,14 @@ class AgentSurroundings(NamedTuple):
         contain: the boundary around what an adapter does.
         tools: the daemon's current tools.
         hooks: called for every call.
-        refused: given a session, a runtime and a call without an id, writes into the log that the call
-            was refused, because no run is open.
+        record_refused: given a session, a runtime and a call without an id, logs that the call was
+            refused because no run is open.
     """
 
     nursery: trio.Nursery
     contain: Contain
     tools: ToolRegistry
     hooks: CallHooks
-    refused: Callable[[str, str, ToolCall], Awaitable[None]]
+    record_refused: Callable[[str, str, ToolCall], Awaitable[None]]
     bounds: AnswerBounds
     secrets: Secrets

@@ -29,7 +29,7 @@ async def merge_search_for_closed(
 
 
 def _doubt(access: Access, context: ToolContext, closed: DeniedPaths) -> str:
-    """Return why not everything was found; "" if it was."""
+    """Return the reason why not everything was found; "" if it was."""
     if access.is_confined:
         sandbox = context.sandbox()
         is_whole = sandbox is None or sandbox.finds_closed(

@@ -180,7 +180,7 @@ class _Output:
             await self._show(self.events, self._filters[stream].feed(scrub(delta)), stream)
 
     async def finish(self) -> None:
-        """Show what was held back, because it may have been the beginning of a secret."""
+        """Show the text that was held back because it may have been the beginning of a secret."""
         for stream, held_back in self._filters.items():
             if self.events is not None:
                 await self._show(self.events, held_back.finish(), stream)

@@ -233,7 +233,7 @@ class _Answer:
     def _ends(self, calls: tuple[ToolCall, ...]) -> list[events.Event]:
         # Some servers say "stop" although the message asks for tools.
         reason: StopReason = "tool_use" if calls else _without_calls(self._finished.reason)
-        return self.message.ends(
+        return self.message.build_end(
             provider=self._request.provider,
             model=self._request.model,
             reasoning_blocks=self._select_reasoning_blocks() or UNSET,

@@ -152,7 +152,7 @@ class NativeRuntime:
             must_call = host.tool_choice == "required"
             calls = await self._answer(host, remarks)
             if must_call and not calls:
-                await host.stream(_no_call_made(host))
+                await host.stream(_build_no_call_warning(host))
             if not await self._carry_out(host, calls):
                 return
             remarks = (events.Status(**host.tracker.where, message=_AWAIT_NEXT),)
@@ -466,7 +466,7 @@ def _hint(call: _Call) -> str:
     return f"{largest}; make that shorter, or choose a model with a larger context window"
 
 
-def _no_call_made(host: NativeHost) -> events.Warning:
+def _build_no_call_warning(host: NativeHost) -> events.Warning:
     return events.Warning(
         **host.tracker.where,
         code="tool_choice_unmet",

@@ -333,7 +333,7 @@ class AcpLife(AgentLife):
         call = _call(id_, name, params)
         if listener is None or not self._is_in_turn():
             return await self.refuse_outside(call)
-        if listener.steer_waits():
+        if listener.has_pending_steer():
             # The program is told of the first one, and ends its turn by itself if it heeds that.
             if self._has_skipped:
                 await self._ask_to_stop()

@@ -65,7 +65,7 @@ class Opening:
             models = await self._choose(opened, session_id)
         except RpcError as error:
             if error.code == AUTH_REQUIRED:
-                raise self._not_logged_in(error) from error
+                raise self._build_login_error(error) from error
             raise AgentFailed(f"it cannot begin: {error.message}") from error
         except (msgspec.DecodeError, UnicodeError) as error:
             raise AgentFailed(f"its answer is not as the protocol has it: {error}") from error
@@ -84,7 +84,7 @@ class Opening:
         return self._resume.agent_session_id if self._resume.kind == "native" else ""
 
     def _preamble(self) -> list[str]:
-        """Return what a new session of the program is told first."""
+        """Return the texts that come first in a new session of the program."""
         if self._get_resumed_id():
             return []
         transcript = self._resume.transcript
@@ -105,7 +105,7 @@ class Opening:
                 f" not version {_VERSION}"
             )
 
-    def _not_logged_in(self, error: RpcError) -> AgentFailed:
+    def _build_login_error(self, error: RpcError) -> AgentFailed:
         ways = "; ".join(
             ": ".join(filter(None, (method.name or method.id, method.description)))
             for method in self._program.auth_methods

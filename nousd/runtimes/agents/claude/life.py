@@ -219,7 +219,7 @@ class ClaudeLife(AgentLife):
                 await listener.text(block.text)
 
     async def _take_results(self, message: messages.Results) -> None:
-        """Take what came of calls of the program's own tools; ours were told here before."""
+        """Take the results of calls of the program's own tools; those of ours are known already."""
         if self.listener is None or isinstance(message.message.content, str):
             return
         for block in message.message.content:
@@ -309,7 +309,7 @@ class ClaudeLife(AgentLife):
         )
         if listener is None:
             return _decision("deny", (await self.refuse_outside(call)).text)
-        if listener.steer_waits():
+        if listener.has_pending_steer():
             skipped = await listener.run_tool(call)
             return {"continue": False, "stopReason": "", **_decision("deny", skipped.text)}
         if ours is not None:

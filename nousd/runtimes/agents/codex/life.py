@@ -264,15 +264,15 @@ class CodexLife(AgentLife):
             await self.listener.text(item.text)
 
     async def _take_own(self, item: messages.Item, call: AgentCall) -> None:
-        """Take what came of a call of a tool of the program's own, unless it was denied here."""
+        """Take the result of a call of a tool of the program's own, unless it was denied here."""
         _, begun = self._own_calls.pop(item.id, (call, trio.current_time()))
         if self.listener is not None and item.status != "declined":
             seconds = trio.current_time() - begun
             await self.listener.record_call(call, result_of(item), seconds)
 
     async def _take_usage(self, note: messages.UsageNote) -> None:
-        """Report what was used since the last time, when a model call is over. The same sums come again
-        when a turn is stopped, and those of earlier lives when a thread is resumed.
+        """Report the tokens used since the last time, when a model call is over. The same sums come
+        again when a turn is stopped, and those of earlier lives when a thread is resumed.
         """
         total, before = note.token_usage.total, self._counted
         self._counted = total
@@ -289,7 +289,7 @@ class CodexLife(AgentLife):
             await self.listener.usage(spent)
 
     async def _take_error(self, _: messages.ErrorNote) -> None:
-        """What was said is void: the model is asked again, or the turn ends."""
+        """Discard the message so far: the model is asked again, or the turn ends."""
         self._open_text, self._has_text = "", False
         if self.listener is not None:
             await self.listener.message_ends("error")
@@ -316,8 +316,8 @@ class CodexLife(AgentLife):
         return _content(result.text, success=not result.is_error)
 
     async def _pass_on_steer(self) -> None:
-        """Give the program what the user said meanwhile, before it is told the result of a call: then
-        the model reads both together. While it writes, its text would be lost.
+        """Give the program the user's pending message before the result of a call: then the model reads
+        both together. While it writes, its text would be lost.
         """
         async with self._steering:
             listener = self.listener

@@ -33,7 +33,7 @@ def call_of(item: Item) -> AgentCall | None:
 
 
 def result_of(item: Item) -> ToolResult:
-    """Return what came of a call; of a search or a picture the program says only that it was made."""
+    """Return the result of a call; for a search or picture only that it was made is known."""
     text = item.aggregated_output or ""
     if item.exit_code:
         text = f"{text}\n[exit code {item.exit_code}]".strip()
@@ -53,7 +53,7 @@ def facts_of(call: AgentCall) -> Facts:
 
 
 def _list_changed_files(changes: Any) -> tuple[str, ...]:
-    """Return the files that a patch changes; none if it says so of one in a form that is unknown."""
+    """Return the files that a patch changes; none if one of its changes has an unknown form."""
     paths: list[str] = []
     for change in changes if isinstance(changes, list) else ():
         kind = change.get("kind") if isinstance(change, dict) else None

@@ -40,7 +40,7 @@ class CallParts:
         return _build_report(part, state)
 
     async def find_call(self, asked: messages.PermissionNote) -> ToolCall:
-        """Return the call that a question belongs to, whose report may come later; else the question."""
+        """Return the call of a permission request, once it is reported; else the request itself."""
         id_ = asked.tool.call_id if asked.tool is not None else ""
         with trio.move_on_after(REPORT_SECONDS if id_ else 0):
             while id_ not in self._parts:

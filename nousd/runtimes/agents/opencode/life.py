@@ -311,7 +311,7 @@ class OpencodeLife(AgentLife):
             await self._speech.take_delta(self.listener, note)
 
     async def _take_status(self, note: messages.StatusNote) -> None:
-        """What was said is void if the model is asked again."""
+        """Discard the message so far if the model is asked again."""
         if note.status.type == "retry" and self.listener is not None:
             self._speech.clear()
             await self.listener.message_ends("error")
@@ -389,8 +389,8 @@ class OpencodeLife(AgentLife):
         return result
 
     async def _pass_on_steer(self) -> None:
-        """Give the program what the user said meanwhile, before it is told the result of a call: then
-        its session has both when the model is asked again.
+        """Give the program the user's pending message before the result of a call: then its session has
+        both when the model is asked again.
         """
         async with self._steering:
             said = None if self.listener is None else await self.listener.take_steer()
@@ -416,7 +416,7 @@ class OpencodeLife(AgentLife):
             against: str | None = "too many questions at a time"
         else:
             self._questions += 1
-            against = await self._against(asked)
+            against = await self._find_refusal(asked)
             self._questions -= 1
         # Without a reason the program would end its turn.
         answer = {"reply": "once"} if against is None else {"reply": "reject", "message": against}
@@ -426,8 +426,8 @@ class OpencodeLife(AgentLife):
             # The question is withdrawn, or the program has ended.
             return
 
-    async def _against(self, asked: messages.PermissionNote) -> str | None:
-        """Return why a call must not be made; None if it may."""
+    async def _find_refusal(self, asked: messages.PermissionNote) -> str | None:
+        """Return the reason against a call; None if it may be made."""
         reported = await self._calls.find_call(asked)
         listener = self.listener
         if listener is None:

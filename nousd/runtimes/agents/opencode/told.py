@@ -29,7 +29,7 @@ def tool_name(tool: AgentTool) -> str:
 
 
 def permissions(start: Start) -> dict[str, str]:
-    """Return what may be used without asking, asked about, or not; the last match counts."""
+    """Return the action of each permission: allow, ask or deny; the last match counts."""
     # Where its tools are on, what the user's settings say is in force.
     of_all = {"off": "deny", "ask": "ask"}.get(start.own_tools)
     said = {} if of_all is None else {_EVERYTHING: of_all}

@@ -61,7 +61,7 @@ class OwnToolCall:
         self.refusal: str | None = None
         """The reason against the call, once it is decided; None if it may be carried out."""
         self.is_written = trio.Event()
-        """The log has what came of it."""
+        """The log has its result."""
         self._facts = facts
         self._is_over = trio.Event()
         self._result = ToolResult("")
@@ -90,7 +90,7 @@ class OwnToolCall:
             self.is_decided.set()
 
     def finish(self, result: ToolResult) -> None:
-        """Take what came of it; the first result counts."""
+        """Take its result; the first one counts."""
         if not self._is_over.is_set():
             self._result = result
             self._is_over.set()
