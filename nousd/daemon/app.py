@@ -133,7 +133,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     await close_open_work_at_start(deps.store, log, deps.clock)
     defaults = await deps.store.defaults()
     # Before any command, so that none of them is one that is just being created.
-    uncreated = await deps.store.uncreated_branches()
+    uncreated = await deps.store.list_uncreated_branches()
     deps.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(deps.tools, late=deps.late_tools)
     hooks = deps.call_hooks or ExtensionCallHooks(deps.hooks)

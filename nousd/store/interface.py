@@ -154,7 +154,7 @@ class Store(Protocol):
         """Return the ids of the sessions that the tasks of a session created, oldest first."""
         ...
 
-    async def overridden(self) -> tuple[str, ...]:
+    async def list_overridden_sessions(self) -> tuple[str, ...]:
         """Return the ids of the sessions with an override of their workspace."""
         ...
 
@@ -221,7 +221,7 @@ class Store(Protocol):
         """
         ...
 
-    async def unanswered_calls(
+    async def list_unanswered_calls(
         self, session_id: str | None, *, limit: int
     ) -> tuple[ToolCallRow, ...]:
         """Return the calls that were denied because nobody answered, the one asked about last first."""
@@ -275,11 +275,11 @@ class Store(Protocol):
         """
         ...
 
-    async def uncreated_branches(self) -> tuple[str, ...]:
+    async def list_uncreated_branches(self) -> tuple[str, ...]:
         """Return the ids of sessions that were given entries and not created (yet)."""
         ...
 
-    async def unfinished_deletions(self) -> tuple[str, ...]:
+    async def list_unfinished_deletions(self) -> tuple[str, ...]:
         """Return the ids of deleted sessions of which rows are left. Nobody reads them, but their
         content is in the file.
         """
@@ -295,7 +295,7 @@ class Store(Protocol):
         """
         ...
 
-    async def unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
+    async def list_unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
         """Return the ids of artifacts that no event refers to and that were last put before that time,
         and of incomplete large ones: never completed, or deleted with a session.
         """

@@ -67,7 +67,7 @@ class Batch(msgspec.Struct, frozen=True):
     owed: bool = False
 
 
-def put_at(batch: Batch) -> str:
+def get_put_time(batch: Batch) -> str:
     """Return the time that a batch's artifacts count as put: that of its events, or long ago if it has
     none.
     """

@@ -21,7 +21,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
         parent_id: the session that they are branches or tasks of.
         to_delete: whether their deletion is scheduled.
         text: part of the name, or of the title of a session without one, or of the workspace, in any
-            case or accents (``folded``).
+            case or accents (``fold_text``).
         unnamed_workspace: the directory of sessions that name no workspace.
     """
 
@@ -49,7 +49,7 @@ class SessionPage(msgspec.Struct, frozen=True):
     count: int
 
 
-def folded(text: str) -> str:
+def fold_text(text: str) -> str:
     """Return a text without differences of case and of the spelling of accents."""
     if text.isascii():
         return text.lower()
@@ -74,4 +74,4 @@ def _task_of(row: SessionRow) -> str | None:
 
 
 def _is_in(text: str, *places: str | None) -> bool:
-    return any(folded(text) in folded(place) for place in places if place is not None)
+    return any(fold_text(text) in fold_text(place) for place in places if place is not None)

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from nousd.store.rows import SessionRow
-from nousd.store.session_list import folded
+from nousd.store.session_list import fold_text
 from nousd.wire.codec.plain_text import plain_line
 
 SEARCHED_MESSAGES_MAX: Final = 20_000
@@ -83,13 +83,13 @@ def search(
     limit: int,
     after: SearchPlace | None,
 ) -> SearchPage:
-    """Search sessions for a text, in any case or accents (``folded``).
+    """Search sessions for a text, in any case or accents (``fold_text``).
 
     Args:
         sessions: from the one on that ``after`` names if it is in the middle of that, else behind it.
         limit: number of sessions to find.
     """
-    wanted = folded(text)
+    wanted = fold_text(text)
     budget = _Budget()
     found: list[Match] = []
     place = after
@@ -98,7 +98,7 @@ def search(
             return SearchPage(tuple(found), place)
         if budget.is_spent():
             return SearchPage(tuple(found), place, is_partial=True)
-        below = _bound_in(row, after)
+        below = _find_bound(row, after)
         title = row.name or row.title or ""
         if below is None and (match := _in_title(row, title, wanted)):
             found.append(match)
@@ -131,27 +131,27 @@ class _Budget:
         return self._has_begun and (self._left <= 0 or time.monotonic() >= self._deadline)
 
 
-def _bound_in(row: SessionRow, after: SearchPlace | None) -> int | None:
+def _find_bound(row: SessionRow, after: SearchPlace | None) -> int | None:
     return after.seq if after is not None and after.session_id == row.session_id else None
 
 
 def _in_title(row: SessionRow, title: str, wanted: str) -> Match | None:
-    return Match(row, plain_line(title)) if wanted in folded(title) else None
+    return Match(row, plain_line(title)) if wanted in fold_text(title) else None
 
 
 def _in_message(row: SessionRow, message: Searched, wanted: str) -> Match | None:
     text = message.text[:SEARCHED_CHARS_MAX]
-    at = folded(text).find(wanted)
-    return None if at < 0 else Match(row, _snippet(text, _unfolded(text, at)), message)
+    at = fold_text(text).find(wanted)
+    return None if at < 0 else Match(row, _snippet(text, _unfold_position(text, at)), message)
 
 
-def _unfolded(text: str, at: int) -> int:
-    """Return the place in a text that is at ``at`` in the folded text."""
+def _unfold_position(text: str, at: int) -> int:
+    """Return the position in a text that is at ``at`` in the folded text."""
     if text.isascii():
         return at
     so_far = 0
     for index, char in enumerate(text):
-        so_far += len(folded(char))
+        so_far += len(fold_text(char))
         if so_far > at:
             return index
     return len(text)

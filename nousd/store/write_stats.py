@@ -40,26 +40,26 @@ class WriteStats:
         self._checkpoints = 0
         self._checkpoint_seconds = 0.0
 
-    def synced(self, seconds: float) -> None:
+    def count_synced(self, seconds: float) -> None:
         """Count a synced commit with the seconds that it waited for the disk."""
         self._synced[bisect_left(SYNC_BOUNDS, seconds)] += 1
         self._sync_seconds += seconds
 
-    def unsynced(self) -> None:
+    def count_unsynced(self) -> None:
         """Count a commit that did not wait for the disk."""
         self._unsynced += 1
 
-    def failed(self) -> None:
+    def count_failed(self) -> None:
         """Count a commit that failed."""
         self._failures += 1
 
-    def wrote(self, stored: Iterable[tuple[StoredEvent, ...]]) -> None:
+    def count_written(self, stored: Iterable[tuple[StoredEvent, ...]]) -> None:
         """Count the events of a commit."""
         sizes = [len(event.line) for events in stored for event in events]
         self._events += len(sizes)
         self._bytes += sum(sizes)
 
-    def checkpointed(self, seconds: float) -> None:
+    def count_checkpoint(self, seconds: float) -> None:
         """Count a move of content from the WAL into the database."""
         self._checkpoints += 1
         self._checkpoint_seconds += seconds

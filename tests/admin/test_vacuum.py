@@ -52,10 +52,10 @@ async def test_a_deletion_that_a_kill_broke_off_is_finished(
     async with sqlite.open_store(path) as store:
         await append(store, created("s"), *(appended(f"e{n}", session_id="s") for n in range(9)))
         await append(store, deleted("s"))
-        assert await store.unfinished_deletions() == ("s",)
+        assert await store.list_unfinished_deletions() == ("s",)
     vacuum(tmp_path)
     async with sqlite.open_store(path) as store:
-        assert await store.unfinished_deletions() == ()
+        assert await store.list_unfinished_deletions() == ()
         assert [event.type for event in await whole_log(store)] == ["session_deleted"]
 
 

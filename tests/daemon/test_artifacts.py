@@ -277,7 +277,7 @@ async def test_a_large_artifact_is_deleted_before_the_deletion_of_its_session_is
         await append(store, created(), appended("e1", artifact_id=put.id))
         await client.request("delete_session", session_id="s1")
         assert await store.artifact_info(put.id) is None
-        assert await store.unused_artifacts("", limit=1) == ()
+        assert await store.list_unused_artifacts("", limit=1) == ()
 
 
 async def test_a_half_stored_artifact_is_deleted_at_the_next_start(
@@ -296,13 +296,13 @@ async def test_a_half_stored_artifact_is_deleted_at_the_next_start(
         store = daemon.services.store
         with trio.CancelScope() as scope:
             await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
-        assert await store.unused_artifacts("", limit=1) == (large.artifact_id,)
+        assert await store.list_unused_artifacts("", limit=1) == (large.artifact_id,)
     when_collected(monkeypatch, looked)
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
         store = daemon.services.store
         with trio.fail_after(WAIT_SECONDS):
             await looked.wait()
-        assert await store.unused_artifacts("", limit=1) == ()
+        assert await store.list_unused_artifacts("", limit=1) == ()
 
 
 async def test_one_collection_deletes_all_unused_artifacts(
@@ -318,7 +318,7 @@ async def test_one_collection_deletes_all_unused_artifacts(
         nursery.start_soon(retention.collect_unused_artifacts, store, FakeClock())
         with trio.fail_after(retention.PERIOD_SECONDS / 2):
             await looked.wait()
-        assert await store.unused_artifacts("2026-01-01T00:00:00Z", limit=5) == ()
+        assert await store.list_unused_artifacts("2026-01-01T00:00:00Z", limit=5) == ()
         nursery.cancel_scope.cancel()
 
 

@@ -39,7 +39,7 @@ async def test_a_large_session_is_branched_as_any_other(short_folder: Path) -> N
         assert await texts(client, branch) == [f"text {number}" for number in range(7)]
         await client.request("delete_session", session_id=parent)
         assert len(await texts(client, branch)) == 7
-        assert await daemon.services.store.uncreated_branches() == ()
+        assert await daemon.services.store.list_uncreated_branches() == ()
 
 
 async def test_a_parent_that_is_deleted_while_it_is_copied_has_no_branch_and_leaves_nothing(
@@ -53,23 +53,23 @@ async def test_a_parent_that_is_deleted_while_it_is_copied_has_no_branch_and_lea
 
         async def copied_and_deleted(parent_id: str, branch_id: str) -> None:
             await copy(parent_id, branch_id)
-            assert await store.uncreated_branches() == (branch_id,)
+            assert await store.list_uncreated_branches() == (branch_id,)
             await other.request("delete_session", session_id=parent)
 
         monkeypatch.setattr(store, "copy_entries", copied_and_deleted)
         refusal = await client.refusal("branch_session", session_id=parent)
         assert refusal["code"] == "session_not_found"
-        assert await store.uncreated_branches() == ()
+        assert await store.list_uncreated_branches() == ()
 
 
 async def test_the_next_start_drops_what_a_killed_branching_has_copied(short_folder: Path) -> None:
     async with sqlite.open_store(short_folder / "nousd.db") as store:
         await append(store, created("p"), *(appended(f"e{n}", session_id="p") for n in range(7)))
         await store.copy_entries("p", "never")
-        assert await store.uncreated_branches() == ("never",)
+        assert await store.list_uncreated_branches() == ("never",)
     async with socket_daemon(short_folder, provider=MockProvider()) as daemon:
         store = daemon.services.store
         with trio.fail_after(WAIT_SECONDS):
-            while await store.uncreated_branches():
+            while await store.list_uncreated_branches():
                 await trio.lowlevel.checkpoint()
         assert len(await store.tree("p", after=None, limit=9)) == 7

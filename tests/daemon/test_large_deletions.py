@@ -48,7 +48,7 @@ async def test_a_large_session_is_gone_for_others_while_its_rows_are_dropped(
         assert answer["deleted"]
         assert len(seen) > 3
         assert set(seen) == {"session_not_found"}
-        assert await store.unfinished_deletions() == ()
+        assert await store.list_unfinished_deletions() == ()
 
 
 async def test_a_deletion_is_finished_for_a_client_that_hangs_up(
@@ -72,7 +72,7 @@ async def test_a_deletion_is_finished_for_a_client_that_hangs_up(
         await client.ask("delete_session", session_id=session_id)
         other = await daemon.connect()
         with trio.fail_after(WAIT_SECONDS):
-            while await store.session(session_id) or await store.unfinished_deletions():
+            while await store.session(session_id) or await store.list_unfinished_deletions():
                 await other.request("ping")
 
 
@@ -80,11 +80,11 @@ async def test_the_next_start_drops_what_a_killed_deletion_has_left(short_folder
     async with sqlite.open_store(short_folder / "nousd.db") as store:
         await append(store, created("s"), *(appended(f"e{n}", session_id="s") for n in range(9)))
         await append(store, deleted("s"))
-        assert await store.unfinished_deletions() == ("s",)
+        assert await store.list_unfinished_deletions() == ("s",)
     async with socket_daemon(short_folder, provider=MockProvider()) as daemon:
         store = daemon.services.store
         with trio.fail_after(WAIT_SECONDS):
-            while await store.unfinished_deletions():
+            while await store.list_unfinished_deletions():
                 await trio.lowlevel.checkpoint()
 
 
@@ -104,4 +104,4 @@ async def test_a_deletion_that_a_full_disk_breaks_off_is_no_success_and_the_sess
         assert refusal["code"] == "session_error"
         refusal = await client.refusal("get_messages", session_id=session_id)
         assert refusal["code"] == "session_not_found"
-        assert await daemon.services.store.unfinished_deletions() == (session_id,)
+        assert await daemon.services.store.list_unfinished_deletions() == (session_id,)

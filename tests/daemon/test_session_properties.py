@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nousd.providers.mock.provider import MockProvider
 from nousd.store.interface import Store
-from nousd.store.session_list import folded
+from nousd.store.session_list import fold_text
 from nousd.store.sqlite import store as sqlite
 from tests.harness.daemon import Client, Daemon, FakeClock, Payload, memory_daemon
 from tests.suites import examples
@@ -113,7 +113,7 @@ class Model:
     def _fits(self, session: Payload, wanted: Payload) -> bool:
         if "q" in wanted:
             texts = (session.get("name") or "", session["workspace"])
-            if not any(folded(wanted["q"]) in folded(text) for text in texts):
+            if not any(fold_text(wanted["q"]) in fold_text(text) for text in texts):
                 return False
         if "workspace" in wanted and self.folder(wanted["workspace"]) != session["workspace"]:
             return False

@@ -182,7 +182,7 @@ async def test_a_closed_store_refuses_an_artifact(tmp_path: Path) -> None:
 async def drop_unused(store: Store, put_before: str) -> list[str]:
     """Drop every unused artifact and return their ids."""
     gone = []
-    for artifact_id in await store.unused_artifacts(put_before, limit=100):
+    for artifact_id in await store.list_unused_artifacts(put_before, limit=100):
         while await store.drop_artifact(artifact_id, put_before=put_before):
             pass
         gone.append(artifact_id)
@@ -219,7 +219,7 @@ async def test_putting_or_renewing_an_artifact_resets_its_age(store: Store) -> N
 
 async def test_unused_artifacts_are_listed_up_to_a_limit(store: Store) -> None:
     ids = {await put(store, b"%d" % number, EARLIER) for number in range(3)}
-    told = await store.unused_artifacts(TS, limit=2)
+    told = await store.list_unused_artifacts(TS, limit=2)
     assert len(told) == 2
     assert set(told) < ids
 
@@ -241,7 +241,7 @@ async def test_a_large_artifact_is_deleted_with_its_session(store: Store) -> Non
     await append(store, deleted())
     assert not await is_there(store, artifact_id)
     await drop_unused(store, "")
-    assert await store.unused_artifacts(LATER, limit=1) == ()
+    assert await store.list_unused_artifacts(LATER, limit=1) == ()
 
 
 async def test_an_artifact_deleted_with_a_session_during_its_put_is_complete_afterwards(
@@ -300,7 +300,7 @@ async def test_outputs_of_5000_tool_calls_are_stored_and_deleted_with_their_sess
     assert outcomes.failed == []
     for output in outputs[::500]:
         assert await store.artifact_range(output.artifact_id, 0, 100_000) == output.data
-    assert await store.unused_artifacts(LATER, limit=1) == ()
+    assert await store.list_unused_artifacts(LATER, limit=1) == ()
     path = await store.path("s1", "e4999", limit=5000, bytes_max=2**20)
     assert (
         sum(len(entry.text) for entry in path.entries if isinstance(entry, MessageEntry)) <= 2**20

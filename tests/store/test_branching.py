@@ -93,9 +93,9 @@ async def test_what_was_copied_for_a_branch_that_is_not_created_is_found_and_dro
 ) -> None:
     await write_parent(watched, 20)
     await append(watched, created("b", parent_id="p", leaf_id="e19"))
-    assert await watched.uncreated_branches() == ()
+    assert await watched.list_uncreated_branches() == ()
     await watched.copy_entries("p", "never")
-    assert await watched.uncreated_branches() == ("never",)
+    assert await watched.list_uncreated_branches() == ("never",)
     await append(watched, deleted("p"), deleted("b"))
     for session_id in ("p", "b", "never"):
         steps = 0
@@ -103,7 +103,7 @@ async def test_what_was_copied_for_a_branch_that_is_not_created_is_found_and_dro
             while await watched.drop_rows(session_id):
                 steps += 1
         assert steps > 3
-    assert await watched.uncreated_branches() == ()
+    assert await watched.list_uncreated_branches() == ()
     assert watch.connection is not None
     for table in ("entries", "entry_bodies"):
         assert watch.connection.execute(f"SELECT count(*) FROM {table}").get == 0

@@ -143,7 +143,7 @@ async def test_a_deleted_session_is_gone_for_everyone_before_its_rows_are(store:
     await check_gone(store, tombstone)
     await drop_all(store)
     await check_gone(store, tombstone)
-    assert await store.unfinished_deletions() == ()
+    assert await store.list_unfinished_deletions() == ()
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 4, 7, 11])
@@ -157,10 +157,10 @@ async def test_a_deletion_is_finished_behind_a_restart_at_any_step(
             assert await store.drop_rows("s1")
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await check_gone(store, tombstone)
-        assert await store.unfinished_deletions() == ("s1",)
+        assert await store.list_unfinished_deletions() == ("s1",)
         await drop_all(store)
         await check_gone(store, tombstone)
-        assert await store.unfinished_deletions() == ()
+        assert await store.list_unfinished_deletions() == ()
 
 
 TABLES = ("entries", "inputs", "runs", "tool_calls", "artifact_uses")
@@ -226,7 +226,7 @@ async def test_a_full_disk_in_a_step_changes_nothing_and_the_deletion_goes_on_la
     with pytest.raises(StoreFull):
         await drop_all(watched)
     await check_gone(watched, tombstone)
-    assert await watched.unfinished_deletions() == ("s1",)
+    assert await watched.list_unfinished_deletions() == ("s1",)
     await drop_all(watched)
     await check_gone(watched, tombstone)
 
@@ -309,7 +309,7 @@ async def _carry_out(store: Store, names: _Names, action: str, one: str, other: 
             names.alive[one] = f"s{next(names.sessions)}"
             await append(store, created(names.alive[one]))
         case "drop":
-            for session_id in (await store.unfinished_deletions())[:1]:
+            for session_id in (await store.list_unfinished_deletions())[:1]:
                 await store.drop_rows(session_id)
 
 

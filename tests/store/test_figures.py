@@ -177,7 +177,7 @@ async def test_counters_start_at_zero_after_reopening(tmp_path: Path) -> None:
 def test_a_duration_is_counted_below_the_first_bound_that_it_does_not_exceed() -> None:
     write_stats = WriteStats()
     for seconds in (0.0, SYNC_BOUNDS[0], SYNC_BOUNDS[0] * 1.01, SYNC_BOUNDS[-1], 99.0):
-        write_stats.synced(seconds)
+        write_stats.count_synced(seconds)
     durations = write_stats.read(PendingBatches(0), database_bytes=0, wal_bytes=0).sync_seconds
     assert durations.counts == (2, 1, *[0] * (len(SYNC_BOUNDS) - 3), 1, 1)
     assert sum(durations.counts) == 5

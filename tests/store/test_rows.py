@@ -179,11 +179,11 @@ async def test_sessions_with_a_workspace_override_are_found(store: Store) -> Non
     def over(session_id: str) -> events.WorkspaceOverrideExpired:
         return events.WorkspaceOverrideExpired(session_id=session_id, reason="expired")
 
-    assert await store.overridden() == ()
+    assert await store.list_overridden_sessions() == ()
     await append(store, *(created(session_id) for session_id in ("s1", "s2", "s3", "s4")))
     await append(store, *(granted(session_id, TS) for session_id in ("s1", "s2", "s3")))
     await append(store, granted("s1", LATER), over("s2"), deleted("s3"), over("s4"))
-    assert await store.overridden() == ("s1",)
+    assert await store.list_overridden_sessions() == ("s1",)
     for session_id, expected in (("s1", (LATER, 60)), ("s2", (None, None))):
         row = await store.session(session_id)
         assert row is not None

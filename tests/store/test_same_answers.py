@@ -237,7 +237,7 @@ async def answers(store: Store) -> dict[str, Any]:
             await store.tool_call(call_id, attempt) for call_id in CALLS for attempt in (None, 1, 2)
         ],
         "open calls": await store.open_client_calls(),
-        "overridden": await store.overridden(),
+        "overridden": await store.list_overridden_sessions(),
         "artifacts": [await store.artifact(name) for name in ARTIFACTS],
     }
     for session_id in SESSIONS:

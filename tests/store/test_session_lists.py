@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from nousd.store.interface import Store
-from nousd.store.session_list import EVERY_SESSION, SessionFilter, folded
+from nousd.store.session_list import EVERY_SESSION, SessionFilter, fold_text
 from nousd.store.sqlite import session_queries as _queries
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_reading
@@ -187,7 +187,7 @@ def test_a_list_and_its_count_use_one_index_without_sorting(
     connection = open_for_reading(many)
     values = {
         **{name: getattr(wanted, name) for name in wanted.__struct_fields__},
-        "text": None if wanted.text is None else folded(wanted.text),
+        "text": None if wanted.text is None else fold_text(wanted.text),
         "bound": 2**63 - 1,
         "limit": 100,
         "offset": 0,

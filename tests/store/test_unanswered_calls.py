@@ -42,30 +42,30 @@ def call_events(
 async def test_unanswered_calls_are_listed_newest_first(store: Store) -> None:
     for number, by in enumerate(["timeout", "user", "stop", None, "stop"]):
         await append(store, *call_events(number, by))
-    calls = await store.unanswered_calls(None, limit=10)
+    calls = await store.list_unanswered_calls(None, limit=10)
     assert [(call.tool_call_id, call.by) for call in calls] == [
         ("call-4", "stop"),
         ("call-2", "stop"),
         ("call-0", "timeout"),
     ]
     assert [call.seq + 1 for call in calls] == [call.asked_seq for call in calls]
-    assert await store.unanswered_calls(None, limit=2) == calls[:2]
+    assert await store.list_unanswered_calls(None, limit=2) == calls[:2]
 
 
 async def test_unanswered_calls_can_be_listed_for_one_session(store: Store) -> None:
     await append(store, *call_events(0, "stop"))
     await append(store, *call_events(1, "stop", session_id="other"))
-    [call] = await store.unanswered_calls("other", limit=10)
+    [call] = await store.list_unanswered_calls("other", limit=10)
     assert call.tool_call_id == "call-1"
 
 
 async def test_a_parent_runs_copy_of_a_task_request_is_not_listed(store: Store) -> None:
     origin = Origin(session_id="below", run_id="r2")
     await append(store, *call_events(0, "stop", origin=origin)[1:])
-    assert await store.unanswered_calls(None, limit=10) == ()
+    assert await store.list_unanswered_calls(None, limit=10) == ()
 
 
 async def test_a_call_denied_without_a_request_is_not_listed(store: Store) -> None:
     requested, _, denied = call_events(0, "policy")
     await append(store, requested, denied)
-    assert await store.unanswered_calls(None, limit=10) == ()
+    assert await store.list_unanswered_calls(None, limit=10) == ()

@@ -184,7 +184,7 @@ async def list_permissions(services: Services, command: commands.ListPermissions
 async def _list_expired(services: Services, session_id: str | None) -> list[ExpiredRequest]:
     """Return the requests that expired unanswered, newest first."""
     expired = []
-    for call in await services.store.unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
+    for call in await services.store.list_unanswered_calls(session_id, limit=EXPIRED_LISTED_MAX):
         assert call.asked_seq is not None
         assert call.by is not None
         # Rows can be ahead of the published events.

@@ -86,10 +86,10 @@ async def _prune(store: Store, hub: Hub, before: str) -> int:
 
 
 async def _collect(store: Store, put_before: str) -> int:
-    await drop_rows(store, await store.unfinished_deletions())
+    await drop_rows(store, await store.list_unfinished_deletions())
     gone = 0
     while True:
-        unused = await store.unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
+        unused = await store.list_unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
         for artifact_id in unused:
             more = True
             while more:
@@ -130,6 +130,6 @@ async def drop_leftovers(store: Store) -> None:
     Raises:
         StoreError: the rest is deleted with the unused artifacts.
     """
-    for artifact_id in await store.unused_artifacts("", limit=_LEFTOVERS_MAX):
+    for artifact_id in await store.list_unused_artifacts("", limit=_LEFTOVERS_MAX):
         while await store.drop_artifact(artifact_id, put_before=""):
             pass

@@ -218,7 +218,7 @@ class Overrides:
 
     async def _resume(self) -> None:
         try:
-            for session_id in await self._store.overridden():
+            for session_id in await self._store.list_overridden_sessions():
                 row = await self._store.session(session_id)
                 if row is not None and row.override_expires_at is not None:
                     self._begin(session_id, row.override_expires_at, row.override_seconds)

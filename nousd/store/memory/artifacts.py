@@ -53,7 +53,7 @@ def whole(rows: Rows, artifact_id: str) -> Artifact | None:
     return stored and Artifact(stored.info.id, stored.info.media_type, stored.data)
 
 
-def unused(rows: Rows, put_before: str, *, limit: int) -> tuple[str, ...]:
+def list_unused(rows: Rows, put_before: str, *, limit: int) -> tuple[str, ...]:
     used = set().union(*rows.artifact_uses.values())
     found = (
         artifact_id

@@ -149,7 +149,9 @@ def tool_calls(
     return tuple(islice(wanted, limit))
 
 
-def unanswered_calls(rows: Rows, session_id: str | None, *, limit: int) -> tuple[ToolCallRow, ...]:
+def list_unanswered_calls(
+    rows: Rows, session_id: str | None, *, limit: int
+) -> tuple[ToolCallRow, ...]:
     asked = [
         (call.asked_seq, call)
         for call in rows.tool_calls.values()
@@ -217,7 +219,7 @@ def children(rows: Rows, session_id: str) -> tuple[str, ...]:
     )
 
 
-def overridden(rows: Rows) -> tuple[str, ...]:
+def list_overridden_sessions(rows: Rows) -> tuple[str, ...]:
     overridden = (row for row in rows.sessions.values() if row.override_expires_at is not None)
     return tuple(sorted(row.session_id for row in overridden))
 

@@ -23,7 +23,7 @@ from nousd.store.memory import pruning as _pruning_memory
 from nousd.store.memory import queries
 from nousd.store.memory.rows import Rows
 from nousd.store.pending import Outcome, PendingBatches
-from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, put_at
+from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, get_put_time
 from nousd.store.write_stats import WriteStats
 from nousd.wire.codec.envelope import number_event
 from nousd.wire.objects.metrics import LogMetrics
@@ -127,8 +127,8 @@ class MemoryStore:
             if failure is not None and not _is_paid_for(batch, failure):
                 outcomes.append(failure)
                 continue
-            stored = self._stored(batch, seq)
-            self._write_stats.wrote((stored,))
+            stored = self._store_batch(batch, seq)
+            self._write_stats.count_written((stored,))
             outcomes.append(stored)
             seq += len(batch.records)
         self._count_commit(failure)
@@ -136,15 +136,15 @@ class MemoryStore:
 
     def _count_commit(self, failure: StoreError | None) -> None:
         if failure is None:
-            self._write_stats.unsynced()
+            self._write_stats.count_unsynced()
         else:
-            self._write_stats.failed()
+            self._write_stats.count_failed()
 
-    def _stored(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
+    def _store_batch(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
         """Number a batch after ``seq``, and store it."""
         rows = self._rows
         for artifact in batch.artifacts:
-            _artifacts_memory.put_whole(rows, artifact, put_at(batch))
+            _artifacts_memory.put_whole(rows, artifact, get_put_time(batch))
         stored = []
         for number, record in enumerate(batch.records, seq + 1):
             line = number_event(number, record.tail)
@@ -175,7 +175,7 @@ class MemoryStore:
     async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
         await trio.lowlevel.checkpoint()
         self._refuse_if_closing()
-        if artifact_id in _artifacts_memory.unused(self._rows, put_before, limit=sys.maxsize):
+        if artifact_id in _artifacts_memory.list_unused(self._rows, put_before, limit=sys.maxsize):
             del self._rows.artifacts[artifact_id]
         return False
 
@@ -187,11 +187,11 @@ class MemoryStore:
         """Copy nothing: the commit that creates a branch takes no time here."""
         await trio.lowlevel.checkpoint()
 
-    async def uncreated_branches(self) -> tuple[str, ...]:
+    async def list_uncreated_branches(self) -> tuple[str, ...]:
         await trio.lowlevel.checkpoint()
         return ()
 
-    async def unfinished_deletions(self) -> tuple[str, ...]:
+    async def list_unfinished_deletions(self) -> tuple[str, ...]:
         """Return none: the commit that deletes a session drops its rows."""
         await trio.lowlevel.checkpoint()
         return ()
@@ -228,7 +228,7 @@ class MemoryStore:
     sessions = _read(queries.sessions)
     search = _read(queries.search)
     children = _read(queries.children)
-    overridden = _read(queries.overridden)
+    list_overridden_sessions = _read(queries.list_overridden_sessions)
     next_deletion = _read(queries.next_deletion)
     entry = _read(queries.entry)
     path = _read(queries.path)
@@ -243,12 +243,12 @@ class MemoryStore:
     tool_call = _read(queries.tool_call)
     tool_call_by_client_id = _read(queries.tool_call_by_client_id)
     tool_calls = _read(queries.tool_calls)
-    unanswered_calls = _read(queries.unanswered_calls)
+    list_unanswered_calls = _read(queries.list_unanswered_calls)
     open_client_calls = _read(queries.open_client_calls)
     artifact_info = _read(_artifacts_memory.info)
     artifact_range = _read(_artifacts_memory.part)
     artifact = _read(_artifacts_memory.whole)
-    unused_artifacts = _read(_artifacts_memory.unused)
+    list_unused_artifacts = _read(_artifacts_memory.list_unused)
 
 
 def _is_paid_for(batch: Batch, failure: StoreError) -> bool:

@@ -89,4 +89,4 @@ def _put_step(artifact_id: str, offset: int, data: bytes, rows: apsw.Connection)
 
 
 def _drop_leftovers(artifact_id: str, rows: apsw.Connection) -> bool:
-    return steps.stored(rows, artifact_id) is None and steps.drop_chunks(rows, artifact_id)
+    return steps.find_stored(rows, artifact_id) is None and steps.drop_chunks(rows, artifact_id)

@@ -53,8 +53,8 @@ def info(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
     return None if row is None else ArtifactInfo(*row)
 
 
-def stored(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
-    """Return what there is, though it may be gone for everyone."""
+def find_stored(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
+    """Return the facts about an artifact, also if only deleted sessions refer to it."""
     row = connection.execute(_STORED, (artifact_id,)).get
     return None if row is None else ArtifactInfo(*row)
 
@@ -88,7 +88,7 @@ _UNUSED: Final = """
 """
 
 
-def unused(connection: apsw.Connection, put_before: str, *, limit: int) -> tuple[str, ...]:
+def list_unused(connection: apsw.Connection, put_before: str, *, limit: int) -> tuple[str, ...]:
     values: dict[str, str | int] = {"put_before": put_before, "limit": limit}
     return tuple(artifact_id for (artifact_id,) in connection.execute(_UNUSED, values))
 
@@ -196,7 +196,7 @@ _DROP_CHUNKS: Final = """
 
 def drop(connection: apsw.Connection, artifact_id: str, put_before: str) -> bool:
     """Drop a part of an unused artifact; return whether chunks of it are left."""
-    found = stored(connection, artifact_id)
+    found = find_stored(connection, artifact_id)
     if found is not None:
         is_used = connection.execute(_IS_USED, (artifact_id,)).get is not None
         if is_used or found.created_at >= put_before:
@@ -216,7 +216,7 @@ def drop_all_unused(connection: apsw.Connection, put_before: str) -> Iterator[st
     """Drop all unused artifacts, and yield the id after each step. For a process that has the log to
     itself.
     """
-    for artifact_id in unused(connection, put_before, limit=-1):
+    for artifact_id in list_unused(connection, put_before, limit=-1):
         more = True
         while more:
             with connection:

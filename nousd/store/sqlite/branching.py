@@ -58,5 +58,5 @@ _UNCREATED: Final = """
 """
 
 
-def uncreated(connection: apsw.Connection) -> tuple[str, ...]:
+def list_uncreated(connection: apsw.Connection) -> tuple[str, ...]:
     return tuple(session_id for (session_id,) in connection.execute(_UNCREATED))

@@ -65,7 +65,7 @@ def tool_calls(
     return tuple(_call_row(row) for row in connection.execute(query, values))
 
 
-def unanswered_calls(
+def list_unanswered_calls(
     connection: apsw.Connection, session_id: str | None, *, limit: int
 ) -> tuple[ToolCallRow, ...]:
     values = {"session_id": session_id, "limit": limit}

@@ -32,7 +32,7 @@ import msgspec
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
 from nousd.machine.projection.row_changes import ForgetSession, PutSession, RowChange, TouchSession
 from nousd.machine.projection.row_projection import row_changes
-from nousd.store.records import Batch, StoredEvent, put_at
+from nousd.store.records import Batch, StoredEvent, get_put_time
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import rows as _rows_sqlite
 from nousd.store.sqlite.checkpoints import Checkpointer, Moved, checkpoint
@@ -117,10 +117,10 @@ class Commits:
         """
         try:
             self._make_certain()
-            stored, after = _numbered(batches, self._next)
+            stored, after = _number_events(batches, self._next)
             reserved = self._begin(batches, stored, after)
         except UNREADABLE as error:
-            raise self._undone(error) from error
+            raise self._roll_back_after(error) from error
         self._next = after
         try:
             self._commit_transaction()
@@ -128,7 +128,7 @@ class Commits:
             self._raise_unless_written(error, stored)
         else:
             self._reserved = reserved
-        self.write_stats.wrote(stored)
+        self.write_stats.count_written(stored)
         return stored
 
     def do(
@@ -184,9 +184,9 @@ class Commits:
         begun = perf_counter()
         self._connection.execute("COMMIT")
         if self._synchronous == _SYNCED:
-            self.write_stats.synced(perf_counter() - begun)
+            self.write_stats.count_synced(perf_counter() - begun)
         else:
-            self.write_stats.unsynced()
+            self.write_stats.count_unsynced()
         self._wal_pages += self._pages_written()
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
@@ -201,13 +201,13 @@ class Commits:
                 self._apply(changes)
                 changes.clear()
                 for artifact in batch.artifacts:
-                    _artifacts_sqlite.put_whole(self._connection, artifact, put_at(batch))
+                    _artifacts_sqlite.put_whole(self._connection, artifact, get_put_time(batch))
             for record, event in zip(batch.records, events, strict=True):
                 changes += row_changes(record.event, event.seq, record.ts)
         self._apply(changes)
 
     def _apply(self, changes: Sequence[RowChange]) -> None:
-        _rows_sqlite.apply(self._connection, _touched_once(changes))
+        _rows_sqlite.apply(self._connection, _merge_touches(changes))
         self._must_truncate |= ForgetSession in map(type, changes)
 
     def _write_next(self, seq: int) -> None:
@@ -223,7 +223,7 @@ class Commits:
 
     # --- failures ----------------------------------------------------------------------------
 
-    def _undone(self, error: Exception) -> StoreError:
+    def _roll_back_after(self, error: Exception) -> StoreError:
         """Roll back after a failure; return the error for the callers."""
         failure = self._as_store_error(error)
         self._try_to_roll_back()
@@ -266,7 +266,7 @@ class Commits:
         return WriteFailed(f"the log could not be written: {error}")
 
     def _note_failed_sync(self, error: Exception) -> None:
-        self._is_suspect |= _extended_code(error) == apsw.SQLITE_IOERR_FSYNC
+        self._is_suspect |= _get_extended_code(error) == apsw.SQLITE_IOERR_FSYNC
 
     def _is_in_log(self, stored: list[tuple[StoredEvent, ...]]) -> bool:
         """True if a group is there. One without events is as if it were not: it changes nothing to
@@ -300,7 +300,7 @@ class Commits:
 
     def begin(self) -> None:
         """Settle commits that an unclean end left unknown, before any read."""
-        if self._in_doubt and self._emptied_wal():
+        if self._in_doubt and self._empty_wal():
             self._in_doubt = False
 
     def _roll_back(self) -> None:
@@ -327,9 +327,9 @@ class Commits:
         if left > QUICK_PAGES and not is_too_long and self._background_helps:
             self._background.begin(then)
         elif self._must_truncate:
-            self._must_truncate = not self._emptied_wal()
+            self._must_truncate = not self._empty_wal()
         else:
-            self._checkpointed(apsw.SQLITE_CHECKPOINT_PASSIVE)
+            self._run_checkpoint(apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._background_helps = True
 
     def _note_background(self) -> None:
@@ -348,17 +348,17 @@ class Commits:
     def _note_checkpoint(self, done: Moved) -> None:
         self._moved = done.moved
         self._checkpoint_at = WAL_PAGES
-        self.write_stats.checkpointed(done.seconds)
+        self.write_stats.count_checkpoint(done.seconds)
 
     def _note_failed_checkpoint(self, error: apsw.Error) -> None:
         self._note_failed_sync(error)
         self._checkpoint_at = WAL_PAGES + self._wal_pages
 
-    def _emptied_wal(self) -> bool:
-        return self._checkpointed(apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    def _empty_wal(self) -> bool:
+        return self._run_checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
-    def _checkpointed(self, mode: int) -> bool:
-        """Move the WAL's content; returns whether that went well. Does not wait for readers."""
+    def _run_checkpoint(self, mode: int) -> bool:
+        """Move the WAL's content; return whether that succeeded. Does not wait for readers."""
         self._connection.set_busy_timeout(0)
         try:
             done = checkpoint(self._connection, mode)
@@ -409,13 +409,13 @@ class Commits:
             self._connection.close()
 
 
-def _extended_code(error: Exception) -> int:
+def _get_extended_code(error: Exception) -> int:
     # An attribute of the instances only, where the code is SQLite's own.
     code: int = getattr(error, "extendedresult", apsw.SQLITE_OK)
     return code
 
 
-def _numbered(batches: Sequence[Batch], seq: int) -> tuple[list[tuple[StoredEvent, ...]], int]:
+def _number_events(batches: Sequence[Batch], seq: int) -> tuple[list[tuple[StoredEvent, ...]], int]:
     """Return the events of each batch, numbered from ``seq`` on, and the next number."""
     stored = []
     for batch in batches:
@@ -451,7 +451,7 @@ def _event_row(event: StoredEvent, checksums: Checksums) -> Row:
 _BIRTH_AND_DEATH: Final = (PutSession, ForgetSession)
 
 
-def _touched_once(changes: Sequence[RowChange]) -> list[RowChange]:
+def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
     """Return changes with the last alone of a session's times of update, behind the rest: nobody sees
     one in the middle of a transaction, and each would move its indices.
     """

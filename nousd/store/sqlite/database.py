@@ -14,7 +14,7 @@ import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreTooNew
 from nousd.store.schema.m001_log_and_rows import APPLICATION_ID
-from nousd.store.session_list import folded
+from nousd.store.session_list import fold_text
 from nousd.store.sqlite.migrations import MIGRATIONS, Migration, migrate
 
 Connect = Callable[[str], apsw.Connection]
@@ -74,15 +74,15 @@ def open_for_writing(
     _make_private(path)
     was_closed = not _has_content(_side_file(path, "-wal"))
     with contextlib.ExitStack() as undo:
-        connection = _connected(path, connect)
+        connection = _connect(path, connect)
         undo.callback(connection.close)
-        with _telling_faults(path, connection):
+        with _translate_errors(path, connection):
             head, next_seq = _prepare(connection, migrations)
         undo.pop_all()
     return Opened(connection, head, next_seq, was_closed)
 
 
-def _connected(path: pathlib.Path, connect: Connect) -> apsw.Connection:
+def _connect(path: pathlib.Path, connect: Connect) -> apsw.Connection:
     try:
         return connect(str(path))
     except apsw.Error as error:
@@ -90,7 +90,7 @@ def _connected(path: pathlib.Path, connect: Connect) -> apsw.Connection:
 
 
 @contextlib.contextmanager
-def _telling_faults(path: pathlib.Path, connection: apsw.Connection) -> Iterator[None]:
+def _translate_errors(path: pathlib.Path, connection: apsw.Connection) -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
@@ -107,8 +107,8 @@ def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migrati
     try:
         beside.unlink(missing_ok=True)
         _make_private(beside)
-        connection = _connected(beside, connect)
-        with contextlib.closing(connection), _telling_faults(path, connection):
+        connection = _connect(beside, connect)
+        with contextlib.closing(connection), _translate_errors(path, connection):
             migrate(connection, migrations, synchronous="OFF")
             connection.pragma("journal_mode", "WAL")
         flush_to_disk(beside)
@@ -157,13 +157,13 @@ def open_for_reading(path: pathlib.Path) -> apsw.Connection:
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(BUSY_MS_MAX)
     connection.pragma("cache_size", -READER_CACHE_KIB)
-    connection.create_scalar_function("folded", _folded, 1, deterministic=True)
+    connection.create_scalar_function("folded", _fold_or_none, 1, deterministic=True)
     return connection
 
 
-def _folded(*texts: Any) -> str | None:
+def _fold_or_none(*texts: Any) -> str | None:
     (text,) = texts
-    return None if text is None else folded(text)
+    return None if text is None else fold_text(text)
 
 
 def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:

@@ -56,13 +56,13 @@ def begin(connection: apsw.Connection, session_id: str, seq: int) -> None:
     drop_step(connection, session_id)
 
 
-def begun(connection: apsw.Connection) -> tuple[str, ...]:
+def list_unfinished(connection: apsw.Connection) -> tuple[str, ...]:
     return tuple(id for (id,) in connection.execute("SELECT session_id FROM deletions"))
 
 
 def drop_all(connection: apsw.Connection) -> None:
     """Do all steps that are left. For a process that has the log to itself."""
-    for session_id in begun(connection):
+    for session_id in list_unfinished(connection):
         more = True
         while more:
             with connection:
@@ -133,7 +133,7 @@ class _Step:
             self._connection.execute(statement, {"session_id": self._session_id, **values})
 
 
-def _chosen(sized: str) -> str:
+def _build_choice_query(sized: str) -> str:
     """Return the query for the count, bytes and last key of the first rows that a step has room for.
 
     Args:
@@ -147,7 +147,9 @@ def _chosen(sized: str) -> str:
     """  # noqa: S608  the names are ours
 
 
-_CHOSEN_EVENTS: Final = _chosen(f"SELECT seq AS key, length(line) AS size FROM {EVENTS_OF_SESSION}")  # noqa: S608
+_CHOSEN_EVENTS: Final = _build_choice_query(
+    f"SELECT seq AS key, length(line) AS size FROM {EVENTS_OF_SESSION}"  # noqa: S608
+)
 _DROP_EVENTS: Final = (
     f"DELETE FROM events WHERE seq IN (SELECT seq FROM {EVENTS_OF_SESSION})",  # noqa: S608
     f"DELETE FROM inputs WHERE rowid IN (SELECT inputs.rowid FROM {INPUTS_OF_SESSION})",  # noqa: S608
@@ -156,7 +158,7 @@ _DROP_EVENTS: Final = (
     "UPDATE deletions SET dropped_seq = :head WHERE session_id = :session_id",
 )
 
-_CHOSEN_ENTRIES: Final = _chosen("""
+_CHOSEN_ENTRIES: Final = _build_choice_query("""
     SELECT entries.seq AS key, coalesce(length(body), 0) AS size
     FROM entries LEFT JOIN entry_bodies ON entry_bodies.seq = entries.seq
     WHERE session_id = :session_id AND entries.seq <= :head ORDER BY entries.seq
@@ -175,7 +177,7 @@ _DROP_ENTRIES: Final = (
 )
 
 # Chunks of large artifacts stay, as those of incomplete ones do: each is dropped in steps of its own.
-_CHOSEN_USES: Final = _chosen(f"""
+_CHOSEN_USES: Final = _build_choice_query(f"""
     SELECT uses.artifact_id AS key, iif(size_bytes <= {PUT_STEP_BYTES}, size_bytes, 0) AS size
     FROM artifact_uses AS uses
     LEFT JOIN artifacts ON artifacts.artifact_id = uses.artifact_id

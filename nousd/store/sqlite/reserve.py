@@ -40,7 +40,7 @@ class Reserve:
         if self.in_place:
             return True
         try:
-            with _opened(self._path) as handle:
+            with _open_reserve(self._path) as handle:
                 if not _is_allocated(handle, self._size):
                     _allocate(handle, self._size)
         except OSError as error:
@@ -62,14 +62,14 @@ class Reserve:
         """Give the space back to the filesystem."""
         self.in_place = False
         try:
-            with _opened(self._path) as handle:
+            with _open_reserve(self._path) as handle:
                 os.ftruncate(handle, 0)
         except OSError as error:
             self._obstacle = error.strerror or str(error)
 
 
 @contextmanager
-def _opened(path: pathlib.Path) -> Iterator[int]:
+def _open_reserve(path: pathlib.Path) -> Iterator[int]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         os.fchmod(handle, 0o600)

@@ -73,11 +73,11 @@ def _update_session(connection: apsw.Connection, change: row_changes.UpdateSessi
     if settings is not None:
         connection.execute(
             "UPDATE sessions SET settings = ? WHERE session_id = ?",
-            (_changed(settings, change.settings), change.session_id),
+            (_merge_settings(settings, change.settings), change.session_id),
         )
 
 
-def _changed(settings: str, change: ChangedSettings) -> str:
+def _merge_settings(settings: str, change: ChangedSettings) -> str:
     """Return the settings after a change. A value replaces the previous one whole, which a JSON patch
     would merge into it; null removes it.
     """

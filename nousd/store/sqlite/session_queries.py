@@ -15,7 +15,7 @@ from nousd.store.session_list import (
     EXACT_FILTERS,
     SessionFilter,
     SessionPage,
-    folded,
+    fold_text,
 )
 from nousd.store.session_search import SEARCHED_ROLES, Searched, SearchPage, SearchPlace
 from nousd.store.session_search import search as _search
@@ -141,7 +141,7 @@ def sessions(
     before: str | None,
     offset: int = 0,
 ) -> SessionPage:
-    text = None if wanted.text is None else folded(wanted.text)
+    text = None if wanted.text is None else fold_text(wanted.text)
     values = {**msgspec.structs.asdict(wanted), "text": text, "bound": SEQ_MAX}
     is_of_all = wanted.parent_id is None
     count = connection.execute(
@@ -159,7 +159,7 @@ def children(connection: apsw.Connection, session_id: str) -> tuple[str, ...]:
     return tuple(child for (child,) in connection.execute(_CHILDREN, (session_id,)))
 
 
-def overridden(connection: apsw.Connection) -> tuple[str, ...]:
+def list_overridden_sessions(connection: apsw.Connection) -> tuple[str, ...]:
     return tuple(session_id for (session_id,) in connection.execute(_OVERRIDDEN))
 
 

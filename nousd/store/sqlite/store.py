@@ -316,7 +316,7 @@ class SqliteStore:
     sessions = _read(_session_queries.sessions)
     search = _read(_session_queries.search)
     children = _read(_session_queries.children)
-    overridden = _read(_session_queries.overridden)
+    list_overridden_sessions = _read(_session_queries.list_overridden_sessions)
     next_deletion = _read(_session_queries.next_deletion)
     entry = _read(_queries.entry)
     path = _read(_queries.path)
@@ -331,14 +331,14 @@ class SqliteStore:
     tool_call = _read(_call_queries.tool_call)
     tool_call_by_client_id = _read(_call_queries.tool_call_by_client_id)
     tool_calls = _read(_call_queries.tool_calls)
-    unanswered_calls = _read(_call_queries.unanswered_calls)
+    list_unanswered_calls = _read(_call_queries.list_unanswered_calls)
     open_client_calls = _read(_call_queries.open_client_calls)
     artifact_info = _read(_artifacts_sqlite.info)
     artifact_range = _read(_artifacts_sqlite.part)
     artifact = _read(_artifacts_sqlite.whole)
-    unused_artifacts = _read(_artifacts_sqlite.unused)
-    uncreated_branches = _read(_branching.uncreated)
-    unfinished_deletions = _read(_deleting.begun)
+    list_unused_artifacts = _read(_artifacts_sqlite.list_unused)
+    list_uncreated_branches = _read(_branching.list_uncreated)
+    list_unfinished_deletions = _read(_deleting.list_unfinished)
 
 
 READERS_MAX: Final = 4

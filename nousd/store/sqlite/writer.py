@@ -186,7 +186,7 @@ class Writer:
         try:
             stored = iter(self._commits.commit(batches) if batches else ())
         except StoreError as failure:
-            self._commits.write_stats.failed()
+            self._commits.write_stats.count_failed()
             self._fail_what_follows(jobs, failure)
             return [failure if no is None else no for no in refusals]
         return [next(stored) if no is None else no for no in refusals]
