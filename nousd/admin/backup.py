@@ -52,9 +52,9 @@ def backup(path: Path, target: Path) -> BackupReport:
     if os.path.lexists(target):
         raise StoreError(f"{target} exists; a backup overwrites nothing")
     try:
-        with _half_copy(target) as half:
+        with _create_partial_file(target) as half:
             _copy(path, half)
-            events, head = _checked(half)
+            events, head = _check_copy(half)
             flush_to_disk(half)
             half.rename(target)
             flush_to_disk(target.parent)
@@ -64,7 +64,7 @@ def backup(path: Path, target: Path) -> BackupReport:
 
 
 @contextmanager
-def _half_copy(target: Path) -> Iterator[Path]:
+def _create_partial_file(target: Path) -> Iterator[Path]:
     """Provide an empty private file beside the target; remove it if it still exists at the end."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -95,7 +95,7 @@ def _copy(path: Path, half: Path) -> None:
             copy.close()
 
 
-def _checked(half: Path) -> tuple[int, int]:
+def _check_copy(half: Path) -> tuple[int, int]:
     """Return how many events the copy holds, and the number of the last."""
     try:
         with open_log(half) as copy:

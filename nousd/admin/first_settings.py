@@ -154,10 +154,10 @@ def toolchains() -> Mapping[str, Sequence[str]]:
     """Return the paths of each toolchain below the home, as they stand in the settings file."""
     home = Path.home()
     found = find_toolchains(home, filter_environment()["PATH"])
-    return {each.name: [_spelled(path, home) for path in each.paths] for each in found}
+    return {each.name: [_shorten_path(path, home) for path in each.paths] for each in found}
 
 
-def _spelled(path: Path, home: Path) -> str:
+def _shorten_path(path: Path, home: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 

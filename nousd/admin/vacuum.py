@@ -61,7 +61,7 @@ def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumRepo
         raise ConfigError(f"state_dir: there is no log in {state_dir}")
     with lock_state_folder(state_dir):
         bytes_before = size_of(path)
-        with _opened(path, connect) as connection:
+        with _open_log(path, connect) as connection:
             connection.pragma("synchronous", "NORMAL")
             drop_all(connection)
             deltas_joined = _prune_all(connection)
@@ -78,7 +78,7 @@ def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumRepo
 
 
 @contextmanager
-def _opened(path: Path, connect: Connect) -> Iterator[apsw.Connection]:
+def _open_log(path: Path, connect: Connect) -> Iterator[apsw.Connection]:
     connection = open_for_writing(path, connect).connection
     try:
         yield connection

@@ -70,15 +70,15 @@ class Archive:
 
     def add_json(self, name: str, value: Any) -> None:
         """Add a file that is one JSON document."""
-        self._put(name, [_encoded(self._redactor.redact_json(value), indent=2)])
+        self._put(name, [_encode_json(self._redactor.redact_json(value), indent=2)])
 
     def add_json_lines(self, name: str, values: Iterable[Any]) -> None:
         """Add a file with one JSON value on each line."""
-        self._put(name, (_encoded(self._redactor.redact_json(value)) for value in values))
+        self._put(name, (_encode_json(self._redactor.redact_json(value)) for value in values))
 
     def add_text(self, name: str, text: str) -> None:
         """Add a file of text. Lines of it that are JSON objects are redacted as such."""
-        self._put(name, self._redacted_lines(text))
+        self._put(name, self._redact_lines(text))
 
     def add_document(self, name: str, text: str) -> None:
         """Add a file that should be one JSON document, or else is text."""
@@ -86,7 +86,7 @@ class Archive:
         if value is None:
             self.add_text(name, text)
         else:
-            self._put(name, [_encoded(self._redactor.redact_json(value))])
+            self._put(name, [_encode_json(self._redactor.redact_json(value))])
 
     def close(self, facts: dict[str, Any]) -> None:
         """Add the manifest and end the file.
@@ -110,7 +110,7 @@ class Archive:
         self._tar.close()
         self._compressed.end()
 
-    def _redacted_lines(self, text: str) -> Iterator[bytes]:
+    def _redact_lines(self, text: str) -> Iterator[bytes]:
         """Yield the text in pieces: JSON lines one by one, other text whole, because a private key
         spans many lines.
         """
@@ -120,12 +120,12 @@ class Archive:
             if value is None:
                 between.append(line)
                 continue
-            yield self._redacted_text(between)
+            yield self._redact_text(between)
             between = []
-            yield _encoded(self._redactor.redact_json(value))
-        yield self._redacted_text(between)
+            yield _encode_json(self._redactor.redact_json(value))
+        yield self._redact_text(between)
 
-    def _redacted_text(self, lines: list[str]) -> bytes:
+    def _redact_text(self, lines: list[str]) -> bytes:
         return self._redactor.redact("".join(lines)).encode("utf-8", "backslashreplace")
 
     def _put(self, name: str, pieces: Iterable[bytes]) -> None:
@@ -176,7 +176,7 @@ def _json_or_none(text: str) -> Any:
     return value if isinstance(value, dict | list) else None
 
 
-def _encoded(value: Any, *, indent: int | None = None) -> bytes:
+def _encode_json(value: Any, *, indent: int | None = None) -> bytes:
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(value, ensure_ascii=False, indent=indent, separators=separators)
     # A lone surrogate is not text; as an escape it can be decoded again.

@@ -120,7 +120,7 @@ def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleRe
         if not overwrite:
             raise StoreError(f"{target} exists; --force overwrites it")
     try:
-        with _half_written(target) as (half, file):
+        with _create_partial_file(target) as (half, file):
             report = write_bundle(wanted, file, str(target))
             file.close()
             half.rename(target)
@@ -130,8 +130,8 @@ def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleRe
 
 
 @contextmanager
-def _half_written(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
-    """Provide a new private file beside the target, which is removed if it is still there."""
+def _create_partial_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Provide a new private file beside the target; remove it if it still exists at the end."""
     half = target.with_name(f".{target.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -150,12 +150,14 @@ def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
         OSError: the output cannot be written.
     """
     redactor = Redactor(
-        _known(wanted), rules=(*rules_of(wanted.resolved.settings.redact), *RULES), mark=KNOWN
+        _find_secrets(wanted),
+        rules=(*rules_of(wanted.resolved.settings.redact), *RULES),
+        mark=KNOWN,
     )
     now = datetime.now(UTC)
     archive = Archive(output, redactor, now)
     for what, add in _PARTS.items():
-        with _as_far_as_it_can_be_had(what, archive):
+        with _omit_on_error(what, archive):
             add(wanted, archive)
     archive.close(
         {
@@ -171,7 +173,7 @@ def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
 
 
 @contextmanager
-def _as_far_as_it_can_be_had(what: str, archive: Archive) -> Iterator[None]:
+def _omit_on_error(what: str, archive: Archive) -> Iterator[None]:
     try:
         yield
     except SessionNotFound:
@@ -182,7 +184,7 @@ def _as_far_as_it_can_be_had(what: str, archive: Archive) -> Iterator[None]:
         archive.leave_out(what, f"could not be had: {error}")
 
 
-def _known(wanted: Wanted) -> Iterator[str]:
+def _find_secrets(wanted: Wanted) -> Iterator[str]:
     """Yield the secrets known by value: of the settings, the environment and HTTP clients."""
     # A file that holds no token of ours is no part of a bundle either.
     with suppress(ConfigError):
@@ -252,10 +254,10 @@ def _add_log(wanted: Wanted, archive: Archive) -> None:
         connection.execute("BEGIN")
         if wanted.session_id is not None:
             _require_session(connection, wanted.session_id)
-        with _as_far_as_it_can_be_had("the events", archive):
+        with _omit_on_error("the events", archive):
             find_doomed(connection, "main")
             _add_events(connection, wanted, archive)
-        with _as_far_as_it_can_be_had("the artifacts", archive):
+        with _omit_on_error("the artifacts", archive):
             _add_artifacts(connection, wanted, archive)
 
 
@@ -269,14 +271,14 @@ def _add_events(connection: apsw.Connection, wanted: Wanted, archive: Archive) -
     events = bundle_log.Events(connection, wanted.session_id, bytes_max=wanted.limits.events)
     calls = bundle_log.ToolCalls()
 
-    def noted() -> Iterator[dict[str, Any]]:
+    def note_calls() -> Iterator[dict[str, Any]]:
         for event in events:
             calls.note(event)
             yield event
 
     if events.untold:
         archive.leave_out(f"the {events.untold} oldest events", "they are past the limit of events")
-    archive.add_json_lines("events.jsonl", noted())
+    archive.add_json_lines("events.jsonl", note_calls())
     archive.add_json("tool-transcripts.json", list(calls.records.values()))
     if events.damaged:
         which = ", ".join(f"evt-{seq}" for seq in sorted(events.damaged)[:_DAMAGED_NAMED])
@@ -290,7 +292,7 @@ def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive
         archive.leave_out("all artifacts", reason)
         return
     room = wanted.limits.artifacts
-    for stored in bundle_log.stored_artifacts(connection, wanted.session_id):
+    for stored in bundle_log.list_artifacts(connection, wanted.session_id):
         reason = _reason_against(stored, room, wanted.limits)
         text = None if reason else bundle_log.text_of(connection, stored)
         if reason or text is None:

@@ -246,7 +246,7 @@ def has_known_artifacts(connection: apsw.Connection) -> bool:
     return bool(connection.pragma("user_version") == len(MIGRATIONS))
 
 
-def stored_artifacts(
+def list_artifacts(
     connection: apsw.Connection, session_id: str | None
 ) -> tuple[StoredArtifact, ...]:
     """Return the artifacts of a session, or of all, newest first."""

@@ -99,9 +99,9 @@ def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str
     for key in connection.execute(_missing(table, columns, "main", "log")):
         problem = _problem(connection, table, columns, key, meanings)
         if problem is not None:
-            yield _named(table, key), problem
+            yield _describe_row(table, key), problem
     for key in connection.execute(_missing(table, [], "log", "main")):
-        yield _named(table, key), "has a row that follows from no event"
+        yield _describe_row(table, key), "has a row that follows from no event"
 
 
 def _columns(connection: apsw.Connection, table: Table) -> Sequence[str]:
@@ -163,5 +163,5 @@ def _same(meaning: Meaning | None, one: Any, other: Any) -> bool:
         return False
 
 
-def _named(table: Table, key: Sequence[Any]) -> str:
+def _describe_row(table: Table, key: Sequence[Any]) -> str:
     return f"{table.noun} {' of '.join(map(str, reversed(key)))}"

@@ -66,7 +66,7 @@ def _is_ours(place: str) -> bool:
     from http.client import HTTPException, HTTPResponse
 
     try:
-        with closing(_connected(place)) as connection:
+        with closing(_connect(place)) as connection:
             connection.sendall(_HEALTH)
             response = HTTPResponse(connection, method="GET")
             with closing(response):
@@ -79,7 +79,7 @@ def _is_ours(place: str) -> bool:
     return isinstance(answer, dict) and answer.get("mode") == "nousd"
 
 
-def _connected(place: str) -> socket.socket:
+def _connect(place: str) -> socket.socket:
     if not place.startswith(_UNIX):
         host, _, port = place.rpartition(":")
         return socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS)

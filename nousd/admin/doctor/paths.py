@@ -43,16 +43,16 @@ def state_folder(world: World) -> Iterator[Check]:
 
 def workdir(world: World) -> Iterator[Check]:
     """Check the default workspace."""
-    yield _worked_in("workdir", world.settings.workdir, "--workdir")
+    yield _check_writable("workdir", world.settings.workdir, "--workdir")
 
 
 def workspaces(world: World) -> Iterator[Check]:
     """Check the other allowed workspaces."""
     for number, folder in enumerate(world.settings.workspaces, 1):
-        yield _worked_in(f"workspace {number}", folder, "--workspace")
+        yield _check_writable(f"workspace {number}", folder, "--workspace")
 
 
-def _worked_in(name: str, folder: Path, flag: str) -> Check:
+def _check_writable(name: str, folder: Path, flag: str) -> Check:
     if os.access(folder, os.W_OK | os.X_OK):
         return Check(name, "ok", f"{folder} can be written to")
     advice = f"name another with {flag}, or give yourself the right to write there"

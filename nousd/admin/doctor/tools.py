@@ -96,16 +96,16 @@ def toolchains(world: World) -> Iterator[Check]:
     if not hidden:
         yield Check("toolchains", "ok", "".join(says))
         return
-    named = [_named(each, home) for each in found if each.name in hidden]
+    named = [_describe_toolchain(each, home) for each in found if each.name in hidden]
     says.append(f"commands in the sandbox do not see {'; '.join(named)}")
     more = [path for paths in hidden.values() for path in paths]
     yield Check("toolchains", "warning", "; ".join(says), _show_advice(settings, more, home))
 
 
-def _named(toolchain: Toolchain, home: Path) -> str:
+def _describe_toolchain(toolchain: Toolchain, home: Path) -> str:
     """Return a toolchain with its directories of programs."""
     programs = [path for path in toolchain.paths if path.name == PROGRAM_FOLDER]
-    where = ", ".join(_spelled(path, home) for path in programs or toolchain.paths)
+    where = ", ".join(_shorten_path(path, home) for path in programs or toolchain.paths)
     older = f", and {toolchain.left_out} older versions" if toolchain.left_out else ""
     return f"{toolchain.name} ({where}{older})"
 
@@ -114,7 +114,8 @@ def _show_advice(settings: Settings, more: Sequence[Path], home: Path) -> str:
     """Return the line for the settings file that shows these paths too."""
     paths = [*settings.sandbox_paths, *more]
     line = ", ".join(
-        json.dumps(_spelled(path, home), ensure_ascii=False) for path in paths[:SANDBOX_PATHS_MAX]
+        json.dumps(_shorten_path(path, home), ensure_ascii=False)
+        for path in paths[:SANDBOX_PATHS_MAX]
     )
     file = settings.config_file or locations.default_config_file()
     advice = f"in {file}, before the first table: sandbox_paths = [{line}]"
@@ -124,7 +125,7 @@ def _show_advice(settings: Settings, more: Sequence[Path], home: Path) -> str:
     return f"{advice}; and unset {variable}" if variable in os.environ else advice
 
 
-def _spelled(path: Path, home: Path) -> str:
+def _shorten_path(path: Path, home: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 

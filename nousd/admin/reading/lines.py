@@ -53,7 +53,7 @@ class LoggedEvent(NamedTuple):
     @property
     def joined_from(self) -> int | None:
         """The number of the first event that a joined delta replaces."""
-        return _joined_from(self.event)
+        return _parse_joined_from(self.event)
 
 
 class StoredLine(NamedTuple):
@@ -76,7 +76,7 @@ STORED_LINE: Final = """
 """The columns of a ``StoredLine`` in SQL. As bytes, because damaged text may not be text."""
 
 
-def _joined_from(event: Event) -> int | None:
+def _parse_joined_from(event: Event) -> int | None:
     first = getattr(event, "joined_from", UNSET)
     return None if first is UNSET else cursor_seq(first)
 
@@ -92,7 +92,7 @@ def read_line(stored: StoredLine) -> LoggedEvent | str:
         if decoder is None:
             return f"is of the unknown type {envelope.type[:40]!r}"
         event: Event = decoder.decode(envelope.payload)
-        _joined_from(event)
+        _parse_joined_from(event)
     except StoreTooNew:
         return f"is of schema version {stored.schema_version}, written by a newer nousd"
     except (msgspec.MsgspecError, StoreError, ValueError, TypeError) as error:

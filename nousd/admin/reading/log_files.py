@@ -120,7 +120,7 @@ def open_damaged(path: Path) -> Iterator[apsw.Connection]:
 @contextmanager
 def _open(path: Path, *, shared: bool) -> Iterator[apsw.Connection]:
     uri = _uri(path, shared=shared)
-    with _opened(uri, shared=shared) as connection, _still_the_same(path, shared=shared):
+    with _open_connection(uri, shared=shared) as connection, _still_the_same(path, shared=shared):
         yield connection
 
 
@@ -135,7 +135,7 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
         StoreError: see ``open_log``.
     """
     shared = is_shared(path)
-    with _opened("", shared=shared) as connection, _still_the_same(path, shared=shared):
+    with _open_connection("", shared=shared) as connection, _still_the_same(path, shared=shared):
         try:
             # Before the log is attached: a pragma without a name applies to all attached databases.
             migrate(connection)
@@ -151,7 +151,7 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
 
 
 @contextmanager
-def _opened(uri: str, *, shared: bool) -> Iterator[apsw.Connection]:
+def _open_connection(uri: str, *, shared: bool) -> Iterator[apsw.Connection]:
     made = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
     how = apsw.SQLITE_OPEN_READONLY if uri else made
     try:

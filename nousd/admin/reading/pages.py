@@ -83,13 +83,13 @@ class PageReader:
 
     def __init__(self, path: Path, wal: Path) -> None:
         with ExitStack() as files:
-            self._database = _mapped(path, files)
-            self._wal = _mapped(wal, files)
+            self._database = _map_file(path, files)
+            self._wal = _map_file(wal, files)
             self._files = files.pop_all()
         self._page_bytes = self._find_page_bytes()
         self._newest: dict[int, int] = {}
         self._older: list[tuple[int, int]] = []
-        for number, offset in self._committed_frames():
+        for number, offset in self._find_committed_frames():
             if number in self._newest:
                 self._older.append((number, self._newest[number]))
             self._newest[number] = offset
@@ -146,7 +146,7 @@ class PageReader:
             _PAGE_BYTES,
         )
 
-    def _committed_frames(self) -> Iterator[tuple[int, int]]:
+    def _find_committed_frames(self) -> Iterator[tuple[int, int]]:
         """Yield (page number, offset of the page) of each frame up to the last commit."""
         step = _FRAME_HEADER + self._page_bytes
         headers = [
@@ -238,8 +238,8 @@ class PageReader:
         return b"".join(pieces)
 
 
-def _mapped(path: Path, files: ExitStack) -> mmap.mmap | bytes:
-    """Return the content of a file, which is read when it is looked at; nothing if there is none."""
+def _map_file(path: Path, files: ExitStack) -> mmap.mmap | bytes:
+    """Return the content of a file, which is read on access; nothing if there is none."""
     if not path.is_file() or path.stat().st_size == 0:
         return b""
     file = files.enter_context(path.open("rb"))

@@ -1,8 +1,8 @@
 """Completes a salvaged log: events and rows that follow from the ones that were found.
 
-Lost events that rows tell (``restored_events``) get their own numbers again: a row has the number of
+Lost events that rows tell (``restore_events``) get their own numbers again: a row has the number of
 the event that made it. Anything else that a daemon could not work with is repaired by new events,
-because rows follow from events and from nothing else (``mending_events``).
+because rows follow from events and from nothing else (``build_repair_events``).
 
 The rows may be older than the events, if SQLite could not read all of the WAL. So they are only trusted
 in facts that never revert: that something existed, or was deleted, consumed or ended.
@@ -43,24 +43,24 @@ _request_decoder: Final = json_decoder(RunRequest)
 # --- lost events that rows tell ----------------------------------------------------------------
 
 
-def restored_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEvent]:
+def restore_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEvent]:
     """Yield lost events of sessions that were not deleted; only their time is unknown.
 
     Args:
         out: the new log, with the events that were found and no rows yet.
         rows: of the damaged log.
     """
-    deleted = _deleted_sessions(out, rows)
+    deleted = _find_deleted_sessions(out, rows)
     births = {row[0]: row[1] for row in _births_in(out)}
     for restored in (_entries(rows, births), _inputs(rows), _runs(rows)):
         for seq, event, ts in restored:
             if event.session_id not in deleted and not _is_there(out, seq):
-                logged = logged_event(seq, event, ts)
+                logged = build_logged_event(seq, event, ts)
                 if logged is not None:
                     yield logged
 
 
-def logged_event(seq: int, event: Event, ts: str) -> LoggedEvent | None:
+def build_logged_event(seq: int, event: Event, ts: str) -> LoggedEvent | None:
     """Return the event under that number as this version writes it; None if it cannot be written."""
     line = number_event(seq, encode_event_tail(event, ts))
     unread = LoggedEvent(seq, EVENT_SCHEMA_VERSION, EVENT_TYPES[type(event)], event, ts, line)
@@ -79,7 +79,7 @@ def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
     ):
         birth = births.get(session_id, 0 if parents.get(session_id) is None else seq)
         body = rows.one("entry_bodies", "body", "seq = ?", (seq,)) if seq > birth else None
-        entry = None if body is None else _decoded(_entry_decoder, body[0])
+        entry = None if body is None else _decode_or_none(_entry_decoder, body[0])
         if entry is not None and entry.id == entry_id:
             appended = events.EntryAppended(
                 session_id=session_id, entry=entry, run_id=entry.run_id or UNSET
@@ -96,7 +96,7 @@ def _inputs(rows: RowReader) -> Restored:
         )
     }
     for (session_id, seq), group in groupby(sorted(kept), key=lambda key: key[:2]):
-        inputs = [_decoded(_input_decoder, kept[key]) for key in group]
+        inputs = [_decode_or_none(_input_decoder, kept[key]) for key in group]
         readable = tuple(queued for queued in inputs if queued is not None)
         if readable:
             accepted_at = readable[0].accepted_at
@@ -111,7 +111,7 @@ def _runs(rows: RowReader) -> Restored:
     for seq, run_id, session_id, runtime, model, started_at, *rest in rows.all(
         "runs", columns, "rowid"
     ):
-        asked = _decoded(_request_decoder, rest[0]) if rest else None
+        asked = _decode_or_none(_request_decoder, rest[0]) if rest else None
         start = events.AgentStart(
             session_id=session_id,
             run_id=run_id,
@@ -130,7 +130,7 @@ def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> Non
         "entries", columns, of_branch, (branch, first)
     ):
         body = rows.one("entry_bodies", "body", "seq = ?", (seq,))
-        entry = None if body is None else _decoded(_entry_decoder, body[0])
+        entry = None if body is None else _decode_or_none(_entry_decoder, body[0])
         if body is None or entry is None or entry.id != entry_id:
             continue
         out.execute("INSERT OR IGNORE INTO entry_bodies (seq, body) VALUES (?, ?)", (seq, body[0]))
@@ -148,7 +148,7 @@ def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> Non
 # --- new events --------------------------------------------------------------------------------
 
 
-def mending_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
+def build_repair_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
     """Yield the events to append. Each is applied to ``out`` before the next is requested.
 
     Args:
@@ -156,7 +156,7 @@ def mending_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> It
     """
     yield from _tombstones(out, rows)
     yield from _births(out, rows)
-    yield from _settled_inputs(out, rows)
+    yield from _settle_inputs(out, rows)
     yield from _ends(out, rows, runs)
     yield from _leaves(out)
     yield from _activation(out, rows)
@@ -179,7 +179,7 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
         _, created_at, parent_id, leaf_id, settings, _ = kept.get(session_id, _NOTHING_KEPT)
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         leaf = leaf_id if leaf_id is not None and _has_entry(out, session_id, leaf_id) else last
-        kept_settings = _decoded(_settings_decoder, settings) if settings else None
+        kept_settings = _decode_or_none(_settings_decoder, settings) if settings else None
         fields = {} if kept_settings is None else _set_in(kept_settings)
         yield events.SessionCreated(
             session_id=session_id,
@@ -224,12 +224,12 @@ def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
         )
 
 
-def _settled_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    """Inputs that were consumed or cleared by a lost event."""
+def _settle_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
+    """Yield updates for inputs that a lost event consumed or cleared."""
     columns = "session_id, input_id, state"
     for session_id, input_id, state in rows.all("inputs", columns, "rowid"):
         body = out.execute(_PENDING_INPUT, (session_id, input_id)).get
-        queued = None if body is None else _decoded(_input_decoder, body)
+        queued = None if body is None else _decode_or_none(_input_decoder, body)
         if state != "pending" and queued is not None:
             yield _queue_update(session_id, state, (queued,))
 
@@ -290,7 +290,7 @@ _LEAVES: Final = """
 """
 
 
-def _deleted_sessions(out: apsw.Connection, rows: RowReader) -> frozenset[str]:
+def _find_deleted_sessions(out: apsw.Connection, rows: RowReader) -> frozenset[str]:
     query = "SELECT session_id FROM events WHERE type = ?"
     buried = out.execute(query, (EVENT_TYPES[events.SessionDeleted],))
     in_rows = rows.all("sessions", "session_id, deleted", "rowid")
@@ -328,7 +328,7 @@ def _queue_update(
     )
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
+def _decode_or_none(decoder: msgspec.json.Decoder[Any], body: Any) -> Any:
     """Return the decoded JSON of a row; None if it is damaged."""
     try:
         return decoder.decode(body)

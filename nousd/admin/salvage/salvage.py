@@ -43,7 +43,12 @@ from nousd.admin.reading.damaged_tables import SEQ_MAX, EventReader, RowReader, 
 from nousd.admin.reading.lines import STORED_LINE, LoggedEvent, StoredLine, read_line
 from nousd.admin.reading.log_files import complaints, open_damaged, size_of, wal_of
 from nousd.admin.reading.pages import PageReader
-from nousd.admin.salvage.repair import adopt, logged_event, mending_events, restored_events
+from nousd.admin.salvage.repair import (
+    adopt,
+    build_logged_event,
+    build_repair_events,
+    restore_events,
+)
 from nousd.errors import StoreError, StoreTooNew
 from nousd.runtime_paths import locations
 from nousd.runtime_paths.locks import holder_of, state_lock_file
@@ -107,7 +112,7 @@ def salvage(path: Path, out: Path, *, progress: Progress = no_progress) -> Salva
     if os.path.lexists(out):
         raise StoreError(f"{out} exists; a salvage overwrites nothing")
     try:
-        with _half_made(out) as half:
+        with _create_partial_folder(out) as half:
             report = _Salvage(path, locations.database_file(half), progress).run(out)
             half.rename(out)
             return report
@@ -118,7 +123,7 @@ def salvage(path: Path, out: Path, *, progress: Progress = no_progress) -> Salva
 
 
 @contextmanager
-def _half_made(out: Path) -> Iterator[Path]:
+def _create_partial_folder(out: Path) -> Iterator[Path]:
     half = out.with_name(f".{out.name}.{os.getpid()}")
     half.mkdir(mode=0o700)
     half.chmod(0o700)
@@ -152,11 +157,11 @@ class _Salvage:
             from_pages = self._read_pages(source, unreadable)
             if not read + from_pages:
                 raise StoreError(f"not one event was found in {self._path}")
-            restored = sum(map(self._put, restored_events(self._out, rows)))
+            restored = sum(map(self._put, restore_events(self._out, rows)))
             refold = Refold(self._out, lambda *branch: adopt(self._out, rows, *branch))
             runs = self._fold(refold)
             first = max(self._head() + 1, next_seq[0] if next_seq else self._beyond())
-            added = self._mend(refold, mending_events(self._out, rows, runs), first)
+            added = self._mend(refold, build_repair_events(self._out, rows, runs), first)
             artifacts.take_rows(self._out, rows)
             artifacts.keep_whole_and_used(self._out)
             self._out.execute("UPDATE log_state SET next_seq = ?", (first + added,))
@@ -209,7 +214,7 @@ class _Salvage:
         before = self._out.total_changes()
         reader = EventReader(source, self._take_row, highest)
         reader.read()
-        return self._out.total_changes() - before, _joined(reader.unreadable)
+        return self._out.total_changes() - before, _merge_stretches(reader.unreadable)
 
     def _take_row(self, stored: StoredLine) -> None:
         logged = read_line(stored)
@@ -299,7 +304,7 @@ class _Salvage:
         seq = first
         for event in events:
             ts = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-            logged = logged_event(seq, event, ts)
+            logged = build_logged_event(seq, event, ts)
             if logged is None:
                 continue
             self._put(logged)
@@ -378,8 +383,8 @@ _ARTIFACTS_LOST: Final = """
 """
 
 
-def _joined(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
-    """Return the stretches in order, with neighbours made one."""
+def _merge_stretches(stretches: Sequence[Stretch]) -> Sequence[Stretch]:
+    """Return the stretches in order, with neighbours merged."""
     joined: list[Stretch] = []
     for first, last in sorted(stretches):
         if joined and first <= joined[-1].last + 1:
