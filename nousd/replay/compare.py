@@ -16,12 +16,12 @@ import msgspec
 
 from nousd.replay.recorded import RecordedRun
 from nousd.replay.versions import (
-    as_told,
-    as_written_today,
-    left_untold,
+    can_be_logged,
+    drop_unlogged_category,
+    find_missing_keys,
+    list_unlogged_keys,
     note_on,
-    untold_keys,
-    was_told,
+    offload_texts,
 )
 from nousd.wire.events import DELTA_EVENTS, EVENT_TYPES, Event
 
@@ -89,26 +89,31 @@ class Comparison(msgspec.Struct, frozen=True):
         return not self.difference
 
 
-def compared(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -> Comparison:
+def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool) -> Comparison:
     """Compare a run with its replay.
 
     Args:
         inputs_known: whether the log contains the models' inputs besides the transcript.
     """
-    recorded = as_written_today(run.events, run.version)
-    told = as_told(recorded, (event for event in played if was_told(event, run.version)))
-    left_out = dict(untold_keys(run.version))
+    recorded = offload_texts(run.events, run.version)
+    told = drop_unlogged_category(
+        recorded, (event for event in played if can_be_logged(event, run.version))
+    )
+    left_out = dict(list_unlogged_keys(run.version))
     notes = note_on(run.version)
     if not inputs_known and not notes:
         left_out = {"model_input": _OF_THE_REST}
         notes = ("not compared: what follows from the system prompt, which is gone",)
     one, two = (
-        [_without(line, left_out.get(line["type"], frozenset())) for line in normalised(events)]
+        [
+            _without(line, left_out.get(line["type"], frozenset()))
+            for line in normalise_events(events)
+        ]
         for events in (recorded, told)
     )
     for at, (line, other) in enumerate(zip(one, two, strict=False)):
         if line["type"] == other["type"]:
-            two[at] = _without(other, left_untold(line))
+            two[at] = _without(other, find_missing_keys(line))
     return Comparison(len(one), tuple(_difference(one, two)), notes)
 
 
@@ -129,16 +134,16 @@ def _without(line: Line, left_out: frozenset[str]) -> Line:
 # --- what is compared ------------------------------------------------------------------------
 
 
-def normalised(all_events: Iterable[Event]) -> list[Line]:
+def normalise_events(all_events: Iterable[Event]) -> list[Line]:
     """Return events without ids, times and the boundaries of deltas."""
     names = _Names()
     return [
         {"type": EVENT_TYPES[type(event)], **names.in_(msgspec.to_builtins(event))}
-        for event in joined(all_events)
+        for event in join_deltas(all_events)
     ]
 
 
-def joined(all_events: Iterable[Event]) -> Iterator[Event]:
+def join_deltas(all_events: Iterable[Event]) -> Iterator[Event]:
     """Yield events with adjacent deltas of one message or tool call as one."""
     open_: Any = None
     for event in all_events:
@@ -212,7 +217,7 @@ def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[st
     begin = max(0, first - CONTEXT_LINES)
     yield f"the first difference is in event {first + 1} of {len(recorded)}"
     one, two = (
-        [text for line in lines[begin : first + CONTEXT_LINES + 1] for text in _shown(line)]
+        [text for line in lines[begin : first + CONTEXT_LINES + 1] for text in _format_line(line)]
         for lines in (recorded, played)
     )
     lines = difflib.unified_diff(one, two, "recorded", "played", n=CONTEXT_LINES, lineterm="")
@@ -223,7 +228,7 @@ def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[st
         yield text
 
 
-def _shown(line: Line) -> Iterator[str]:
+def _format_line(line: Line) -> Iterator[str]:
     yield line["type"]
     for key, value in _flat(line):
         text = json.dumps(value, ensure_ascii=False)

@@ -21,7 +21,7 @@ from nousd.machine.session.lifecycle import LOGGED, STOP_REASONS, LifecycleTrack
 from nousd.machine.session.queue import has_pending_steer
 from nousd.machine.session.state import request_of
 from nousd.replay.recorded import RecordedRun, is_outside, run_of
-from nousd.replay.recorded_context import answered_inputs
+from nousd.replay.recorded_context import find_answer_inputs
 from nousd.replay.script import MODEL_FAILURES
 from nousd.wire import events
 from nousd.wire.codec.unset import or_unset
@@ -63,8 +63,8 @@ class Broken(msgspec.Struct, frozen=True):
         )
 
 
-def broken_by(error: events.Error, run: RecordedRun) -> Broken:
-    """Return the end of a run by an error, with what was sent."""
+def make_broken(error: events.Error, run: RecordedRun) -> Broken:
+    """Return the end of a run by an error, with the bytes that were sent."""
     return Broken(error, run.wholes[error.raw_ref] if error.raw_ref else b"")
 
 
@@ -157,7 +157,7 @@ def _is_asked_without(
     # A tool that is offered without being named is an extension's, if it always is.
     named = changed.active_tools or told.tools
     unnamed = set(told.tools) - set(named)
-    return any(not unnamed <= set(after.tools) for after in answered_inputs(next_))
+    return any(not unnamed <= set(after.tools) for after in find_answer_inputs(next_))
 
 
 def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetType:
@@ -224,7 +224,7 @@ def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | Non
                 # provider that cannot be used on its settings.
                 known = _AT_HOME if not is_answering else _AT_HOME | MODEL_FAILURES
                 if event.code not in known:
-                    return _cause_of(own, place), broken_by(event, run)
+                    return _cause_of(own, place), make_broken(event, run)
     return None
 
 

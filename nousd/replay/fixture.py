@@ -28,10 +28,10 @@ from nousd.errors import NotReplayable
 from nousd.machine.context import text_offload
 from nousd.machine.session.settings import SharedSettings
 from nousd.machine.session.state import SessionState
-from nousd.replay.compare import compared, joined
+from nousd.replay.compare import compare_run, join_deltas
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.replay.sqlite_log import reading
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
@@ -148,13 +148,13 @@ def make_fixture(
         NotReplayable: there is no recording of it, it is incomplete, or the replay differs.
     """
     exchanges = _whole_exchanges(run.run_id, recordings)
-    report = trio.run(replayed, run, tuning)
+    report = trio.run(replay_run, run, tuning)
     if not report.is_same:
         raise NotReplayable(f"the run does not come out the same: {report.lines[0]}")
     names = _Names(places)
-    placed = _placed(run, names)
+    placed = _replace_identifiers(run, names)
     played = trio.run(play, placed, tuning)
-    difference = compared(placed, played, inputs_known=False).difference
+    difference = compare_run(placed, played, inputs_known=False).difference
     if difference:
         raise NotReplayable(f"the run is another one without its paths: {difference[0]}")
     asked = {exchange.provider for exchange in exchanges}
@@ -181,12 +181,12 @@ def _whole_exchanges(run_id: str, recordings: Path) -> tuple[RecordedExchange, .
     return exchanges
 
 
-def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
+def _replace_identifiers(run: RecordedRun, names: _Names) -> RecordedRun:
     """Return a run with placeholders for its ids and paths, and one time.
 
     A path may span several deltas, so adjacent ones are joined first.
     """
-    lines = _encoded(list(joined(run.events)))
+    lines = _encode_events(list(join_deltas(run.events)))
     names.learn(lines)
     artifacts = {}
     for artifact in run.artifacts.values():
@@ -202,14 +202,14 @@ def _placed(run: RecordedRun, names: _Names) -> RecordedRun:
         before=decode_json(before, type=SessionState),
         shared=run.shared,
         path=decode_json(path, type=tuple[Entry, ...]),
-        events=tuple(_decoded(names.in_text(lines.decode()).encode(), EVENT_SCHEMA_VERSION)),
+        events=tuple(_decode_events(names.in_text(lines.decode()).encode(), EVENT_SCHEMA_VERSION)),
         artifacts=artifacts,
     )
 
 
 def _at_one_time(played: Iterable[Event]) -> tuple[Event, ...]:
-    lines = _TIMES.sub(rf'"\1":"{TIME}"', _encoded(played).decode())
-    return tuple(_decoded(lines.encode(), EVENT_SCHEMA_VERSION))
+    lines = _TIMES.sub(rf'"\1":"{TIME}"', _encode_events(played).decode())
+    return tuple(_decode_events(lines.encode(), EVENT_SCHEMA_VERSION))
 
 
 class _Names:
@@ -257,8 +257,8 @@ def write_fixture(fixture: Fixture, folder: Path) -> None:
     """
     run = fixture.run
     folder.mkdir(parents=True)
-    (folder / "events.ndjson").write_bytes(_encoded(run.events))
-    (folder / "run.json").write_bytes(_pretty(_run_file(fixture)))
+    (folder / "events.ndjson").write_bytes(_encode_events(run.events))
+    (folder / "run.json").write_bytes(_pretty(_build_run_file(fixture)))
     for artifact in run.artifacts.values():
         place = _artifact_file(folder, artifact.id)
         place.parent.mkdir(exist_ok=True)
@@ -280,7 +280,7 @@ def read_fixture(folder: Path) -> Fixture:
         before=file.session,
         shared=file.shared,
         path=file.path,
-        events=tuple(_decoded(lines, file.schema_version)),
+        events=tuple(_decode_events(lines, file.schema_version)),
         artifacts={
             id: Artifact(id, media_type, _artifact_file(folder, id).read_bytes())
             for id, media_type in file.artifacts.items()
@@ -308,7 +308,7 @@ def _artifact_file(folder: Path, artifact_id: str) -> Path:
     return folder / "artifacts" / artifact_id.removeprefix("sha256:")
 
 
-def _run_file(fixture: Fixture) -> _RunFile:
+def _build_run_file(fixture: Fixture) -> _RunFile:
     run = fixture.run
     start = next(event for event in run.events if isinstance(event, events.AgentStart))
     inputs = [event for event in run.events if isinstance(event, events.ModelInput)]
@@ -331,13 +331,13 @@ def _pretty(value: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(value, order="sorted"), indent=2) + b"\n"
 
 
-def _encoded(all_events: Iterable[Event]) -> bytes:
+def _encode_events(all_events: Iterable[Event]) -> bytes:
     return b"".join(
         number_event(number, encode_event_tail(event, TIME))
         for number, event in enumerate(all_events, 1)
     )
 
 
-def _decoded(lines: bytes, version: int) -> Iterator[Event]:
+def _decode_events(lines: bytes, version: int) -> Iterator[Event]:
     for line in lines.splitlines(keepends=True):
         yield event_in(decode_event(lift(line, version)))

@@ -28,7 +28,7 @@ from nousd.errors import (
 from nousd.machine.context.model_input import ModelInput, ToolSpec
 from nousd.providers.interface import NO_BLOBS, Blobs, Provider, Receive
 from nousd.replay.recorded import RecordedRun
-from nousd.replay.recorded_context import RecordedContext, answered_inputs, comes_and_goes
+from nousd.replay.recorded_context import RecordedContext, comes_and_goes, find_answer_inputs
 from nousd.replay.replay_driver import ReplayDriver
 from nousd.replay.script import Answer, Call, Failed, Script
 from nousd.tools.interface import Tool, ToolContext, ToolResult
@@ -64,8 +64,8 @@ class RecordedModel:
         self._driver = driver
         self._refused = refused
 
-    def called(self, name: str) -> Provider:
-        """Return it under the name of one of the recorded providers."""
+    def copy_with_name(self, name: str) -> Provider:
+        """Return a copy with the name of one of the recorded providers."""
         named = copy.copy(self)
         named.name = name
         return named
@@ -177,9 +177,9 @@ class RecordedTool:
             await self._driver.at_end_of_part()
             raise ToolError(_RAN_OUT)
         if call.failed_as is None:
-            return _given(call)
+            return _build_result(call)
         if call.failed_as == ToolError.code:
-            return msgspec.structs.replace(_given(call), is_error=True)
+            return msgspec.structs.replace(_build_result(call), is_error=True)
         raise _tool_error(call.failed_as, call.result)
 
 
@@ -202,7 +202,7 @@ class ToolsAtCall(Mapping[str, Tool]):
         return len(self._tools)
 
 
-def _given(call: Call) -> ToolResult:
+def _build_result(call: Call) -> ToolResult:
     assert call.result is not None
     return ToolResult(
         call.result, full=call.full, sandbox=call.sandbox, execution_env=call.execution_env
@@ -220,7 +220,9 @@ def tools_of(
     """Return the run's tools, in order, as far as the run shows them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
     extras = _extras(run)
-    names = _merged([*offered, *([name] for name in sorted(_registered(run, script)))])
+    names = _merge_orders(
+        [*offered, *([name] for name in sorted(_find_registered_tools(run, script)))]
+    )
     return tuple(
         RecordedTool(
             given.tools.get(name, ToolSpec(name, "", {"type": "object"})),
@@ -232,7 +234,7 @@ def tools_of(
     )
 
 
-def _registered(run: RecordedRun, script: Script) -> set[str]:
+def _find_registered_tools(run: RecordedRun, script: Script) -> set[str]:
     """Return the names of the tools that were called and existed."""
     found = set(script.calls)
     for event in run.events:
@@ -244,7 +246,7 @@ def _registered(run: RecordedRun, script: Script) -> set[str]:
     return found
 
 
-def _merged(lists: Iterable[Iterable[str]]) -> list[str]:
+def _merge_orders(lists: Iterable[Iterable[str]]) -> list[str]:
     """Return the names of lists that were taken from one list, in an order that fits all."""
     order: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     for names in map(list, lists):
@@ -261,7 +263,7 @@ def _extras(run: RecordedRun) -> set[str]:
     """
     own, shared = run.before.active_tools, run.shared.active_tools
     extras: set[str] = set()
-    offered = [set(told.tools) for told in answered_inputs(run.events)]
+    offered = [set(told.tools) for told in find_answer_inputs(run.events)]
     for event in run.events:
         active = shared if own is None else own
         match event:

@@ -40,9 +40,9 @@ from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
 from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
 from nousd.replay.recorded import NEXT_STEP, RecordedRun, is_outside
 from nousd.replay.recorded_agent import RecordedAgent
-from nousd.replay.recorded_context import answered_inputs, context_of, stand_in
+from nousd.replay.recorded_context import context_of, find_answer_inputs, stand_in
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
-from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watched
+from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watch_runtime
 from nousd.replay.script import NO_SCRIPT, script_of
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.interface import Store
@@ -99,7 +99,7 @@ async def play(
         if refusal is not None:
             what = f"the session is not what it was before the run: {refusal}"
             raise NotReplayable(f"{what}{NEXT_STEP}")
-        return await _played(store, run.session_id, head)
+        return await _read_played_events(store, run.session_id, head)
     finally:
         with trio.CancelScope(shield=True):
             await models.aclose()
@@ -162,7 +162,7 @@ class _Stage:
             around_permissions=lambda permissions, _: permissions,
             call_hooks=RecordedCallHooks(self._permissions),
             around_tools=partial(ToolsAtCall, self.driver),
-            around_runtime=lambda runtime: watched(runtime, self.driver),
+            around_runtime=lambda runtime: watch_runtime(runtime, self.driver),
             make_agents=lambda _: self._agents(),
             stale_seconds=(_number(self._run, _STALE) or _QUIET_SECONDS * 1000) / 1000,
             delta_retention_days=0,
@@ -172,7 +172,9 @@ class _Stage:
         run = self._run
         if not run.is_of_agent:
             return {}
-        return {run.start.runtime: lambda: watched(RecordedAgent(run, self.driver), self.driver)}
+        return {
+            run.start.runtime: lambda: watch_runtime(RecordedAgent(run, self.driver), self.driver)
+        }
 
     def _workspaces(self) -> Workspaces:
         """Return a workspace; its tools access nothing, so any directory will do."""
@@ -189,14 +191,14 @@ class _Stage:
 
     def models(self) -> Models:
         """Return every provider that the run called, with one script between them."""
-        default, names = _asked(self._run)
+        default, names = _find_model_choice(self._run)
         model = RecordedModel(
             default.model,
             self._script,
             self.driver,
-            refused=_refused(self._run),
+            refused=_find_refused_types(self._run),
         )
-        provider_of = self._provider_of or model.called
+        provider_of = self._provider_of or model.copy_with_name
         factories = {name: partial(provider_of, name) for name in names}
         return Models(factories, default, facts=_facts(self._run))
 
@@ -254,7 +256,7 @@ def _prompt_of(start: Sequence[Event]) -> QueuedInput | None:
     return None
 
 
-async def _played(store: Store, session_id: str, after: int) -> tuple[Event, ...]:
+async def _read_played_events(store: Store, session_id: str, after: int) -> tuple[Event, ...]:
     played: list[Event] = []
     await for_each_event(
         store, EventFilter(), lambda stored: played.append(event_of(stored)), after=after
@@ -295,7 +297,7 @@ def _furniture(run: RecordedRun) -> Iterator[Event]:
 # --- what the run shows of its daemon --------------------------------------------------------
 
 
-def _asked(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
+def _find_model_choice(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
     """Return the model that the run began with, and the names of all known providers."""
     start = _start_of(run)
     names = dict.fromkeys(_providers_in(run.events))
@@ -330,14 +332,14 @@ def _facts(run: RecordedRun) -> dict[str, ModelFacts]:
     }
 
 
-def _refused(run: RecordedRun) -> frozenset[str]:
+def _find_refused_types(run: RecordedRun) -> frozenset[str]:
     """Return the media types that the run's models did not accept."""
     entries: dict[str, Entry] = {entry.id: entry for entry in run.path}
     refused: set[str] = set()
     for event in run.events:
         if isinstance(event, events.EntryAppended):
             entries[event.entry.id] = event.entry
-    for told in answered_inputs(run.events):
+    for told in find_answer_inputs(run.events):
         for omitted in () if told.omitted is UNSET else told.omitted:
             entry = entries.get(omitted.entry_id)
             if omitted.reason == "attachment" and isinstance(entry, MessageEntry):

@@ -113,11 +113,11 @@ def _is_replayed(event: Event) -> bool:
     run depends on its tools and modes.
     """
     if not event.session_id:
-        return bool(_changed_for_all(event))
+        return bool(_find_shared_changes(event))
     return not is_of_task(event) and not _is_of_client(event)
 
 
-def _changed_for_all(event: Event) -> dict[str, Any]:
+def _find_shared_changes(event: Event) -> dict[str, Any]:
     """Return the shared settings that an event changes for all sessions."""
     if event.session_id or not isinstance(event, events.SessionUpdated):
         return {}
@@ -185,10 +185,10 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
     before, shared = SessionState(session_id=session_id), SharedSettings()
     for event in log.events(session_id, 0, span.first - 1, _STATE_TYPES):
         before = machine.apply(before, event, "")
-        if changed := _changed_for_all(event):
+        if changed := _find_shared_changes(event):
             shared = msgspec.structs.replace(shared, **changed)
     path = _path(log, session_id, before.leaf_id)
-    needed = frozenset(_needed(path, before.queue, own))
+    needed = frozenset(_find_needed_artifacts(path, before.queue, own))
     return RecordedRun(
         run_id=run_id,
         version=span.version,
@@ -221,10 +221,10 @@ def _require_connected(run_id: str, own: Sequence[Event]) -> None:
             tracker.note(event)
         except AssertionError:
             what = f"{EVENT_TYPES[type(event)]} cannot stand in {phase.value}"
-            raise damaged(run_id, f"an event is missing or changed: {what}") from None
+            raise make_damage_error(run_id, f"an event is missing or changed: {what}") from None
 
 
-def damaged(run_id: str, what: str) -> NotReplayable:
+def make_damage_error(run_id: str, what: str) -> NotReplayable:
     """Return the error for a run that is not in the log as it was written."""
     return NotReplayable(f"run {run_id} is not whole: {what}{NEXT_STEP}")
 
@@ -244,7 +244,7 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
 # --- artifacts -------------------------------------------------------------------------------
 
 
-def _needed(
+def _find_needed_artifacts(
     path: Iterable[Entry], pending: Iterable[QueuedInput], own: Iterable[Event]
 ) -> Iterator[str]:
     """Yield the ids of the artifacts that a model receives, or that a tool returned."""

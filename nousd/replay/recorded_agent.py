@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UnsetType
 
-from nousd.replay.external_stimuli import broken_by
+from nousd.replay.external_stimuli import make_broken
 from nousd.replay.recorded import RecordedRun, is_outside
 from nousd.replay.replay_driver import ReplayDriver
 from nousd.runtimes.calls.host import RuntimeOpinion
@@ -71,19 +71,19 @@ class RecordedAgent:
     async def _step(self, host: AgentHost, event: Event) -> None:
         match event:
             case events.Error():
-                raise broken_by(event, self._run).failure
+                raise make_broken(event, self._run).failure
             case events.QueueUpdate(change="delivering"):
                 steer = await host.take_steer()
                 if steer is not None:
                     self._steers.append(steer)
                 await self._driver.behind_step()
             case events.QueueUpdate():
-                await self._delivered(host, event)
+                await self._report_delivery(host, event)
                 await self._driver.behind_step()
             case _:
                 await host.stream(event)
 
-    async def _delivered(self, host: AgentHost, consumed: events.QueueUpdate) -> None:
+    async def _report_delivery(self, host: AgentHost, consumed: events.QueueUpdate) -> None:
         ids = {queued.input_id for queued in consumed.inputs}
         for steer in self._steers:
             if ids == {queued.input_id for queued in steer.inputs}:

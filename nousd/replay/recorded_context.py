@@ -53,7 +53,7 @@ class _Rest(msgspec.Struct):
 
 def context_of(run: RecordedRun) -> RecordedContext:
     """Return the recorded context of a run."""
-    inputs = list(answered_inputs(run.events))
+    inputs = list(find_answer_inputs(run.events))
     refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
     rests = {
         ref: decode_json(run.artifacts[ref].data, type=_Rest)
@@ -65,7 +65,7 @@ def context_of(run: RecordedRun) -> RecordedContext:
     offers = {ref: {tool.name: tool for tool in rest.tools} for ref, rest in rests.items()}
     tools = {tool.name: tool for ref in refs for tool in rests[ref].tools}
     sources = () if inputs[0].sources is UNSET else inputs[0].sources
-    given = _told_apart(rests[refs[0]].system, sources, tools)
+    given = _split_system_prompt(rests[refs[0]].system, sources, tools)
     return msgspec.structs.replace(given, offers=offers)
 
 
@@ -76,7 +76,7 @@ def comes_and_goes(tool: str) -> bool:
     return tool.startswith("mcp__")
 
 
-def answered_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:
+def find_answer_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:
     """Yield the input of each model call for an answer."""
     for event in all_events:
         if isinstance(event, events.ModelInput) and event.purpose != "summary":
@@ -127,7 +127,7 @@ def _text_of(tokens: int) -> str:
 # --- one that is ---------------------------------------------------------------------------------
 
 
-def _told_apart(
+def _split_system_prompt(
     text: str, sources: Iterable[model_events.Source], tools: dict[str, ToolSpec]
 ) -> RecordedContext:
     """Split a system prompt into its sources. The first of the instructions gets the text of all, with

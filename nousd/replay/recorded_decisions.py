@@ -124,7 +124,7 @@ def _whole_args(
     return None if event.args is UNSET else event.args
 
 
-def judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
+def find_judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
     """Yield the calls of a run that reached the rules, in order."""
     call: JudgedCall | None = None
     fits = False
@@ -149,7 +149,7 @@ class RecordedPermissions:
     """Gives the recorded decision on each call; see ``Permissions``."""
 
     def __init__(self, run: RecordedRun) -> None:
-        self._calls = judged_calls(run)
+        self._calls = find_judged_calls(run)
         self.current = JudgedCall()
         """The call at the gate."""
 

@@ -10,9 +10,9 @@ import trio
 
 from nousd.daemon.error_boundary import run_contained
 from nousd.errors import InternalError, NousdError
-from nousd.replay.compare import compared
+from nousd.replay.compare import compare_run
 from nousd.replay.play import Tuning, play
-from nousd.replay.recorded import RecordedRun, damaged, read_run
+from nousd.replay.recorded import RecordedRun, make_damage_error, read_run
 from nousd.replay.recorded_context import context_of
 from nousd.replay.sqlite_log import reading
 
@@ -52,27 +52,27 @@ def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayRe
     """
     with reading(connection) as log:
         run = read_run(log, run_id)
-    return trio.run(replayed, run, tuning)
+    return trio.run(replay_run, run, tuning)
 
 
-async def replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
+async def replay_run(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     """Play a run again.
 
     Raises:
         NotReplayable: it cannot be played; the text says why.
     """
-    report = await run_contained(partial(_replayed, run, tuning), f"a replay of {run.run_id}")
+    report = await run_contained(partial(_play_and_compare, run, tuning), f"a replay of {run.run_id}")
     if isinstance(report, InternalError):
         # Whatever a damaged log holds, it is worth a sentence and no more.
-        raise damaged(run.run_id, "its events do not fit together")
+        raise make_damage_error(run.run_id, "its events do not fit together")
     if isinstance(report, NousdError):
         raise report
     return report
 
 
-async def _replayed(run: RecordedRun, tuning: Tuning) -> ReplayReport:
+async def _play_and_compare(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     played = await play(run, tuning)
     # What a program was given is logged again as it stands.
     inputs_known = run.is_of_agent or context_of(run).is_known
-    comparison = compared(run, played, inputs_known=inputs_known)
+    comparison = compare_run(run, played, inputs_known=inputs_known)
     return ReplayReport(run.run_id, comparison.events, comparison.difference, comparison.notes)

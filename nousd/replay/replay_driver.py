@@ -1,8 +1,8 @@
 """Enters external stimuli at their recorded positions: between the log of a replay and its run.
 
 It counts the run's own events as they are decided (``WatchedStore``), and acts after each step of the
-loop (``watched``): so external input is entered in the run's own task, between two of its decisions, by
-the same rules of the machine. A stop also happens there, never in between.
+loop (``watch_runtime``): so external input is entered in the run's own task, between two of its
+decisions, by the same rules of the machine. A stop also happens there, never in between.
 
 The approval of a tool call and its answer are replayed from the record, because nobody is there to be
 asked.
@@ -27,9 +27,9 @@ from nousd.machine.session.queue_updates import build_removal_updates
 from nousd.machine.session.settings import extract_changed_defaults
 from nousd.replay.external_stimuli import Broken, ExternalStimuli, Stopped
 from nousd.replay.recorded import is_outside
-from nousd.replay.recorded_context import answered_inputs, comes_and_goes
+from nousd.replay.recorded_context import comes_and_goes, find_answer_inputs
 from nousd.replay.recorded_decisions import RecordedPermissions
-from nousd.replay.versions import was_told
+from nousd.replay.versions import can_be_logged
 from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime, RunTurnHost
@@ -125,7 +125,7 @@ class ReplayDriver:
 
     def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools as they were at the next model call; those of servers come and go."""
-        told = next(answered_inputs(self._own[self.place :]), None)
+        told = next(find_answer_inputs(self._own[self.place :]), None)
         if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
             return tuple(tools)
         there = self._offers[told.rest_ref]
@@ -163,15 +163,15 @@ class ReplayDriver:
         """Return the position after an event, and how many characters of the delta there were emitted:
         deltas may be cut differently.
         """
-        if is_outside(event) or not was_told(event, self._version):
+        if is_outside(event) or not can_be_logged(event, self._version):
             return place, told
-        left = self._left_of_delta(event, place, told)
+        left = self._measure_rest_of_delta(event, place, told)
         if left is None or not isinstance(event, _DELTAS):
             return place + 1, 0
         size = len(event.delta)
         return (place, told + size) if size < left else (place + 1, 0)
 
-    def _left_of_delta(self, event: Event, place: int, told: int) -> int | None:
+    def _measure_rest_of_delta(self, event: Event, place: int, told: int) -> int | None:
         """Return how much of the delta at a position is still to come; None if there is none of that
         type.
         """
@@ -191,7 +191,7 @@ class ReplayDriver:
             event = left.pop(0)
             if place in self._places and not told and parts[-1]:
                 parts.append([])
-            room = self._left_of_delta(event, place, told)
+            room = self._measure_rest_of_delta(event, place, told)
             if isinstance(event, _DELTAS) and room is not None and len(event.delta) > room:
                 head, tail = event.delta[:room], event.delta[room:]
                 left.insert(0, msgspec.structs.replace(event, delta=tail))
@@ -254,7 +254,7 @@ class ReplayDriver:
                     assert self._sessions is not None
                     self._sessions.update(None, **extract_changed_defaults(event))
                     continue
-                decide = _ENTER.get(type(event), _as_it_is)
+                decide = _ENTER.get(type(event), _enter_unchanged)
                 self.live.decide(decide(self.live, event))
 
 
@@ -262,11 +262,11 @@ def _is_emptying(event: Event) -> bool:
     return isinstance(event, events.QueueUpdate) and event.change == "cleared"
 
 
-def _as_it_is(_: LiveSession, event: Event) -> Sequence[Event]:
+def _enter_unchanged(_: LiveSession, event: Event) -> Sequence[Event]:
     return (event,)
 
 
-def _aborting(live: LiveSession, event: events.RunAborting) -> Sequence[Event]:
+def _abort(live: LiveSession, event: events.RunAborting) -> Sequence[Event]:
     keeps = event.keep_queue is True
     decided, _cleared = decisions.abort_run(
         live.state, expected_run_id=None, keep_queue=keeps, client_id=event.client_id or None
@@ -274,28 +274,28 @@ def _aborting(live: LiveSession, event: events.RunAborting) -> Sequence[Event]:
     return decided
 
 
-def _queued(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+def _change_queue(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     (decide,) = (_QUEUE[event.change],)
     return decide(live, event)
 
 
-def _accepted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+def _accept(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     (queued,) = event.inputs
     if queued.kind == "message":
         return appending.append_message(live.state, queued)
     return (decisions.accept_input(live.state, queued, expected_run_id=None),)
 
 
-def _promoted(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+def _promote(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     return decisions.promote(live.state, event.inputs[0].input_id, event.client_id or None)
 
 
-def _edited(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+def _edit(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     (queued,) = event.inputs
     return (queue_edits.edit_queued(live.state, queued, client_id=event.client_id or None),)
 
 
-def _moved(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+def _move(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     moved = queue_edits.move_queued(
         live.state,
         event.inputs[0].input_id,
@@ -305,7 +305,7 @@ def _moved(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     return (moved,)
 
 
-def _cleared(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
+def _clear(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     """Remove exactly these inputs, whichever command did."""
     ids = {queued.input_id for queued in event.inputs}
     there = tuple(queued for queued in live.state.queue if queued.input_id in ids)
@@ -321,16 +321,16 @@ _DELTAS: Final = (events.MessageUpdate, events.ReasoningUpdate, events.ToolExecu
 Enter = Callable[[LiveSession, Any], Sequence[Event]]
 
 _QUEUE: Final[dict[str, Enter]] = {
-    "accepted": _accepted,
-    "promoted": _promoted,
-    "edited": _edited,
-    "moved": _moved,
-    "cleared": _cleared,
+    "accepted": _accept,
+    "promoted": _promote,
+    "edited": _edit,
+    "moved": _move,
+    "cleared": _clear,
 }
 
 _ENTER: Final[dict[type[Event], Enter]] = {
-    events.RunAborting: _aborting,
-    events.QueueUpdate: _queued,
+    events.RunAborting: _abort,
+    events.QueueUpdate: _change_queue,
 }
 """type of an external event -> the decision of the machine on it; any other event is
 entered as it is."""
@@ -351,7 +351,7 @@ class WatchedStore(MemoryStore):
         self._watch([record.event for record in batch.records])
 
 
-def watched(runtime: Runtime, driver: ReplayDriver) -> Runtime:
+def watch_runtime(runtime: Runtime, driver: ReplayDriver) -> Runtime:
     """Return the runtime, with the driver acting after each of its steps."""
     return cast("Runtime", _Runtime(runtime, driver))
 

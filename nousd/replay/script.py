@@ -169,41 +169,41 @@ class _Reader:
 
     # --- what a model said -------------------------------------------------------------------
 
-    def model_input(self, event: events.ModelInput) -> None:
+    def on_model_input(self, event: events.ModelInput) -> None:
         if self._model.was_asked:
             # The previous call had no result; it is made once more with a smaller input.
             self._overflow()
         self._model.was_asked = event.purpose != "summary"
         self._is_summary_told = event.purpose == "summary"
 
-    def message_start(self, event: events.MessageStart) -> None:
+    def on_message_start(self, event: events.MessageStart) -> None:
         self._model.is_open = event.role == "assistant"
 
-    def text(self, event: events.MessageUpdate) -> None:
+    def on_text(self, event: events.MessageUpdate) -> None:
         self._model.pieces.append(TextDelta(event.delta))
 
-    def reasoning(self, event: events.ReasoningUpdate) -> None:
+    def on_reasoning(self, event: events.ReasoningUpdate) -> None:
         self._model.pieces.append(ReasoningDelta(event.delta))
 
-    def status(self, event: events.Status) -> None:
+    def on_status(self, event: events.Status) -> None:
         if self._tool is not None and self._tool.started is not None:
-            self.tool_did(event)
+            self.on_tool_event(event)
             return
         if event.message.startswith(_STOP_REASON):
             reason: Any = event.message.removeprefix(_STOP_REASON)
             self._model.reason = reason
 
-    def usage(self, event: events.UsageReported) -> None:
+    def on_usage(self, event: events.UsageReported) -> None:
         if event.purpose == "summary":
             self._summary = None if event.run_id is UNSET else event
             return
         self._model.is_reported = True
         self._model.usage = None if event.usage is UNSET else event.usage
 
-    def error(self, event: events.Error) -> None:
+    def on_error(self, event: events.Error) -> None:
         self._model.error = event
 
-    def warning(self, event: events.Warning) -> None:
+    def on_warning(self, event: events.Warning) -> None:
         if is_outside(event):
             return
         if self._tool is not None:
@@ -212,10 +212,10 @@ class _Reader:
             _, attempt, attempts_max, cause = retry.groups()
             self._model.pieces.append(Retrying(int(attempt), int(attempts_max), cause, 0.0))
 
-    def entry(self, event: events.EntryAppended) -> None:
+    def on_entry(self, event: events.EntryAppended) -> None:
         entry = event.entry
         if isinstance(entry, CompactionEntry):
-            self._compacted(entry)
+            self._add_compaction(entry)
         elif entry.role == "tool":
             self._close_tool(entry)
         elif entry.role == "assistant":
@@ -226,7 +226,7 @@ class _Reader:
     def _close_answer(self, entry: MessageEntry) -> None:
         call, self._model = self._model, _Reading()
         if entry.stop_reason in ("stop", "length", "tool_use"):
-            pieces = [*call.pieces, *_kept(entry), *_calls(entry)]
+            pieces = [*call.pieces, *_list_kept_reasoning(entry), *_calls(entry)]
             reason = "tool_use" if entry.tool_calls is not UNSET else call.reason
             usage = None if entry.usage is UNSET else entry.usage
             self.answers.append(Answer((*pieces, Finished(reason, usage))))
@@ -255,7 +255,7 @@ class _Reader:
             category=category,
         )
 
-    def _compacted(self, entry: CompactionEntry) -> None:
+    def _add_compaction(self, entry: CompactionEntry) -> None:
         if entry.trigger == "overflow" and not self._is_summary_told:
             self._overflow()
         told, self._summary = self._summary, None
@@ -265,7 +265,7 @@ class _Reader:
         usage = None if told.usage is UNSET else told.usage
         self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
 
-    def end(self, _: events.AgentEnd) -> None:
+    def on_end(self, _: events.AgentEnd) -> None:
         """Mark as cut off a message that began and left no entry."""
         if self._model.pieces:
             self.answers.append(Answer(tuple(self._model.pieces)))
@@ -285,22 +285,22 @@ class _Reader:
 
     # --- what the tools did ------------------------------------------------------------------
 
-    def tool_start(self, event: events.ToolExecutionStart) -> None:
+    def on_tool_start(self, event: events.ToolExecutionStart) -> None:
         self._tool = _Bracket(event.tool_name, is_raw=set(event.args) == {RAW_ARGUMENTS})
 
-    def tool_started(self, event: events.ToolCallStarted) -> None:
+    def on_tool_started(self, event: events.ToolCallStarted) -> None:
         assert self._tool is not None
         self._tool.started = event
 
-    def tool_did(self, event: Event) -> None:
+    def on_tool_event(self, event: Event) -> None:
         if self._tool is not None:
             self._tool.steps.append(event)
 
-    def tool_update(self, event: events.ToolExecutionUpdate) -> None:
+    def on_tool_update(self, event: events.ToolExecutionUpdate) -> None:
         assert self._tool is not None
         self._tool.steps.append(event)
 
-    def tool_completed(self, event: events.ToolCallCompleted) -> None:
+    def on_tool_completed(self, event: events.ToolCallCompleted) -> None:
         assert self._tool is not None
         self._tool.is_cut_off = event.stop_reason is not UNSET
         self._tool.is_changed = event.changed_by is not UNSET
@@ -352,28 +352,28 @@ MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large", _TOO_L
 """The ``error`` events of a failed model call; others belong to the loop."""
 
 _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
-    events.ModelInput: _Reader.model_input,
-    events.MessageStart: _Reader.message_start,
-    events.MessageUpdate: _Reader.text,
-    events.ReasoningUpdate: _Reader.reasoning,
-    events.Status: _Reader.status,
-    events.UsageReported: _Reader.usage,
-    events.Error: _Reader.error,
-    events.Warning: _Reader.warning,
-    events.EntryAppended: _Reader.entry,
-    events.ToolExecutionStart: _Reader.tool_start,
-    events.ToolCallStarted: _Reader.tool_started,
-    events.TodoUpdated: _Reader.tool_did,
-    events.QuestionAsked: _Reader.tool_did,
-    events.QuestionAnswered: _Reader.tool_did,
-    events.QuestionRejected: _Reader.tool_did,
-    events.ToolExecutionUpdate: _Reader.tool_update,
-    events.ToolCallCompleted: _Reader.tool_completed,
-    events.AgentEnd: _Reader.end,
+    events.ModelInput: _Reader.on_model_input,
+    events.MessageStart: _Reader.on_message_start,
+    events.MessageUpdate: _Reader.on_text,
+    events.ReasoningUpdate: _Reader.on_reasoning,
+    events.Status: _Reader.on_status,
+    events.UsageReported: _Reader.on_usage,
+    events.Error: _Reader.on_error,
+    events.Warning: _Reader.on_warning,
+    events.EntryAppended: _Reader.on_entry,
+    events.ToolExecutionStart: _Reader.on_tool_start,
+    events.ToolCallStarted: _Reader.on_tool_started,
+    events.TodoUpdated: _Reader.on_tool_event,
+    events.QuestionAsked: _Reader.on_tool_event,
+    events.QuestionAnswered: _Reader.on_tool_event,
+    events.QuestionRejected: _Reader.on_tool_event,
+    events.ToolExecutionUpdate: _Reader.on_tool_update,
+    events.ToolCallCompleted: _Reader.on_tool_completed,
+    events.AgentEnd: _Reader.on_end,
 }
 
 
-def _kept(entry: MessageEntry) -> list[Piece]:
+def _list_kept_reasoning(entry: MessageEntry) -> list[Piece]:
     blocks = () if entry.reasoning_blocks is UNSET else entry.reasoning_blocks
     return [ReasoningKept(block) for block in blocks]
 

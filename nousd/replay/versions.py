@@ -82,7 +82,7 @@ _LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
 """type -> keys that lines of version 4 may lack; in the end of a call, if it was cut off."""
 
 
-def was_told(event: Event, version: int) -> bool:
+def can_be_logged(event: Event, version: int) -> bool:
     """Return whether a log of that version could contain an event."""
     if version < 2 and isinstance(event, _SINCE_2):
         return False
@@ -93,7 +93,7 @@ def was_told(event: Event, version: int) -> bool:
     return True
 
 
-def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
+def list_unlogged_keys(version: int) -> Mapping[str, frozenset[str]]:
     """Return, by type, the keys that such a log lacks, or has with another meaning."""
     since = [keys for first, keys in ((3, _KEYS_SINCE_3), (4, _KEYS_SINCE_4)) if version < first]
     return {
@@ -102,13 +102,13 @@ def untold_keys(version: int) -> Mapping[str, frozenset[str]]:
     }
 
 
-def left_untold(line: Mapping[str, Any]) -> frozenset[str]:
+def find_missing_keys(line: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys that a line of version 4 lacks, itself or in one of its values."""
     told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
     return _LATER_IN_4.get(line["type"], frozenset()) - told
 
 
-def as_told(recorded: Iterable[Event], played: Iterable[Event]) -> tuple[Event, ...]:
+def drop_unlogged_category(recorded: Iterable[Event], played: Iterable[Event]) -> tuple[Event, ...]:
     """Return the events of a replay without the category of a failed model call, if the log lacks it."""
     played = tuple(played)
     failed = next((each for each in recorded if isinstance(each, events.Error)), None)
@@ -132,7 +132,7 @@ def _without_category(event: Event, category: str) -> Event:
     return event
 
 
-def as_written_today(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
+def offload_texts(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
     """Return events with cut texts, which earlier versions had whole."""
     events = tuple(logged)
     return text_offload.cut_long_texts(events).events if version < 3 else events

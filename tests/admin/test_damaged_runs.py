@@ -25,7 +25,7 @@ from nousd.providers.interface import ReasoningDelta, TextDelta, ToolCallPiece
 from nousd.replay.fixture import record
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.replay.sqlite_log import reading
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS
@@ -183,7 +183,7 @@ def refusals(path: Path, whole: Path) -> Iterator[str]:
             with open_log(path) as connection, reading(connection) as log:
                 run = read_run(log, run_id)
             # A replay that stands still is given up after a time; this clock has it at once.
-            report = trio.run(replayed, run, Tuning(), clock=MockClock(autojump_threshold=0))
+            report = trio.run(replay_run, run, Tuning(), clock=MockClock(autojump_threshold=0))
         except (NotReplayable, StoreError) as refusal:
             yield str(refusal)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import Span, read_run
-from nousd.replay.replay import ReplayReport, replayed
+from nousd.replay.replay import ReplayReport, replay_run
 from nousd.store.artifacts import Artifact
 from nousd.store.memory.rows import Rows
 from nousd.wire.codec.envelope import decode_event, event_in
@@ -50,5 +50,5 @@ async def replays(rows: Rows, tuning: Tuning | None = None) -> dict[str, ReplayR
     """Replay every run of a log and return the reports."""
     log = MemoryLog(rows)
     return {
-        run_id: await replayed(read_run(log, run_id), tuning or Tuning()) for run_id in rows.runs
+        run_id: await replay_run(read_run(log, run_id), tuning or Tuning()) for run_id in rows.runs
     }

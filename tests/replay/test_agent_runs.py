@@ -13,7 +13,7 @@ import trio
 
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.store.memory import store as memory
 from nousd.store.memory.rows import Rows
 from nousd.wire import events
@@ -123,7 +123,7 @@ async def test_a_changed_event_is_a_difference(workdir: Path) -> None:
         for event in recorded.events
     )
     changed = msgspec.structs.replace(recorded, events=turned)
-    assert not (await replayed(changed, Tuning())).is_same
+    assert not (await replay_run(changed, Tuning())).is_same
 
 
 @pytest.mark.slow(keep=2)

@@ -14,10 +14,10 @@ import trio
 
 from nousd.providers.interface import Provider
 from nousd.providers.setup.registry import ProviderSettings, make_provider
-from nousd.replay.compare import compared
+from nousd.replay.compare import compare_run
 from nousd.replay.fixture import Fixture, read_fixture
 from nousd.replay.play import Tuning, play
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.replay.versions import note_on
 from nousd.wire.events import AgentEnd
 from tests.harness.daemon import WAIT_SECONDS
@@ -63,7 +63,7 @@ def test_there_is_a_fixture_of_every_story_in_every_dialect() -> None:
 @pytest.mark.slow(keep=20)
 async def test_a_run_replays_identically_from_its_events(fixture: Fixture) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        report = await replayed(fixture.run, Tuning())
+        report = await replay_run(fixture.run, Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert report.notes == note_on(fixture.run.version)
 
@@ -75,7 +75,7 @@ async def test_a_run_replays_identically_from_its_raw_streams(fixture: Fixture) 
         with trio.fail_after(WAIT_SECONDS):
             played = await play(fixture.run, Tuning(), lambda name: server(fixture, stub, name))
         sent = [request.json for request in stub.requests]
-    comparison = compared(fixture.run, played, inputs_known=True)
+    comparison = compare_run(fixture.run, played, inputs_known=True)
     assert comparison.is_same, "\n".join(comparison.difference)
     # The requests are the recorded ones, compared as JSON.
     assert sent == [json.loads(exchange.request) for exchange in fixture.exchanges]

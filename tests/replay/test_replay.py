@@ -18,11 +18,11 @@ from nousd.machine.context.prompt_sections import SourceText
 from nousd.providers.interface import ReasoningDelta, Receive, TextDelta, ToolCallPiece
 from nousd.providers.mock.provider import MockProvider
 from nousd.redaction.redactor import Redactor
-from nousd.replay.compare import compared, normalised
+from nousd.replay.compare import compare_run, normalise_events
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
 from nousd.replay.recorded_context import context_of
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.memory import pruning as _pruning_memory
 from nousd.store.memory import store as memory
@@ -104,9 +104,9 @@ LOOK = (
 )
 async def test_a_run_replays_identically(text: str, tmp_path: Path) -> None:
     run = await recorded(tmp_path, text)
-    report = await replayed(run, Tuning())
+    report = await replay_run(run, Tuning())
     assert report.is_same, "\n".join(report.lines)
-    assert report.events == len(normalised(run.events))
+    assert report.events == len(normalise_events(run.events))
     # The model inputs are compared down to their hash.
     assert context_of(run).is_known
 
@@ -122,7 +122,7 @@ async def test_a_run_replays_identically(text: str, tmp_path: Path) -> None:
 )
 async def test_a_run_with_prompt_options_replays_identically(options: Any, tmp_path: Path) -> None:
     run = await recorded(tmp_path, LOOK, **options)
-    report = await replayed(run, Tuning())
+    report = await replay_run(run, Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert context_of(run).is_known
 
@@ -256,7 +256,7 @@ async def test_a_run_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path
 
 async def test_model_inputs_whose_artifacts_are_gone_are_not_compared(tmp_path: Path) -> None:
     run = await recorded(tmp_path, "[[say 2]]")
-    report = await replayed(msgspec.structs.replace(run, artifacts={}), Tuning())
+    report = await replay_run(msgspec.structs.replace(run, artifacts={}), Tuning())
     assert report.is_same, "\n".join(report.lines)
     assert report.lines[1:] == ("not compared: what follows from the system prompt, which is gone",)
 
@@ -297,9 +297,9 @@ def entry_changed(event: events.Event) -> events.Event:
 async def test_a_changed_event_is_a_difference(change: Change, tmp_path: Path) -> None:
     run = await recorded(tmp_path, LOOK)
     played = await play(run, Tuning())
-    assert compared(run, played, inputs_known=True).is_same
+    assert compare_run(run, played, inputs_known=True).is_same
     other = msgspec.structs.replace(run, events=tuple(map(change, run.events)))
-    difference = compared(other, played, inputs_known=True).difference
+    difference = compare_run(other, played, inputs_known=True).difference
     assert difference[0].startswith("the first difference is in event ")
     assert difference[1:3] == ("--- recorded", "+++ played")
 
@@ -308,10 +308,10 @@ async def test_a_missing_or_an_additional_event_is_a_difference(tmp_path: Path) 
     run = await recorded(tmp_path, LOOK)
     for gone in range(len(run.events)):
         fewer = (*run.events[:gone], *run.events[gone + 1 :])
-        if normalised(fewer) != normalised(run.events):
-            assert not compared(run, fewer, inputs_known=True).is_same
+        if normalise_events(fewer) != normalise_events(run.events):
+            assert not compare_run(run, fewer, inputs_known=True).is_same
             other = msgspec.structs.replace(run, events=fewer)
-            assert not compared(other, run.events, inputs_known=True).is_same
+            assert not compare_run(other, run.events, inputs_known=True).is_same
 
 
 async def test_other_ids_times_and_delta_boundaries_are_not_a_difference(tmp_path: Path) -> None:
@@ -332,16 +332,16 @@ async def test_other_ids_times_and_delta_boundaries_are_not_a_difference(tmp_pat
         else:
             cut.append(event)
     assert len(cut) > len(other)
-    comparison = compared(one, cut, inputs_known=True)
+    comparison = compare_run(one, cut, inputs_known=True)
     # The hash covers the ids too, since an id pairs a call with its result.
     assert comparison.is_same or "input_hash" in "".join(comparison.difference)
     without = [
         {key: value for key, value in line.items() if key not in ("input_hash", "rest_ref")}
-        for line in normalised(cut)
+        for line in normalise_events(cut)
     ]
     assert without == [
         {key: value for key, value in line.items() if key not in ("input_hash", "rest_ref")}
-        for line in normalised(one.events)
+        for line in normalise_events(one.events)
     ]
 
 

@@ -20,7 +20,7 @@ from nousd.extensions.hooks import BlockCall, ChangeArgs, ChangeResult, ToolCall
 from nousd.machine.policy.rules import rules_of
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.store.memory import store as memory
 from nousd.wire import events
 from nousd.wire.events import Event
@@ -200,7 +200,7 @@ async def test_a_log_with_fewer_details_of_calls_replays_identically(
             run = read_run(log, run_id)
             earlier = replace(run, events=tuple(as_before(run.events)))
             assert len(earlier.events) < len(run.events)
-            report = await replayed(earlier, Tuning())
+            report = await replay_run(earlier, Tuning())
             assert report.is_same, "\n".join(report.lines)
 
 

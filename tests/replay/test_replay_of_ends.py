@@ -17,10 +17,10 @@ from nousd.errors import ConfigError, ContextOverflow, ProviderError, without_ca
 from nousd.machine.context.model_input import ModelChoice
 from nousd.providers.interface import Receive, TextDelta, ToolCallPiece
 from nousd.providers.models.catalog import Models
-from nousd.replay.compare import compared
+from nousd.replay.compare import compare_run
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
-from nousd.replay.replay import replayed
+from nousd.replay.replay import replay_run
 from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.memory import store as memory
 from nousd.store.memory.rows import Rows
@@ -108,15 +108,15 @@ async def test_a_run_of_a_log_without_categories_replays_identically(
     old = tuple(as_logged_without_categories(event) for event in run.events)
     assert old != run.events
     for logged in (run.events, old):
-        report = await replayed(msgspec.structs.replace(run, events=logged), Tuning())
+        report = await replay_run(msgspec.structs.replace(run, events=logged), Tuning())
         assert report.is_same, "\n".join(report.lines)
 
 
 async def test_a_replay_without_the_category_of_its_run_is_a_difference(tmp_path: Path) -> None:
     run = await recorded(tmp_path, "[[error 401]]")
     played = tuple(as_logged_without_categories(event) for event in run.events)
-    assert compared(run, run.events, inputs_known=True).is_same
-    assert not compared(run, played, inputs_known=True).is_same
+    assert compare_run(run, run.events, inputs_known=True).is_same
+    assert not compare_run(run, played, inputs_known=True).is_same
 
 
 # --- an input that is too long -------------------------------------------------------------------
