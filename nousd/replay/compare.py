@@ -106,14 +106,14 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
         notes = ("not compared: what follows from the system prompt, which is gone",)
     one, two = (
         [
-            _without(line, left_out.get(line["type"], frozenset()))
+            _drop_keys(line, left_out.get(line["type"], frozenset()))
             for line in normalise_events(events)
         ]
         for events in (recorded, told)
     )
     for at, (line, other) in enumerate(zip(one, two, strict=False)):
         if line["type"] == other["type"]:
-            two[at] = _without(other, find_missing_keys(line))
+            two[at] = _drop_keys(other, find_missing_keys(line))
     return Comparison(len(one), tuple(_difference(one, two)), notes)
 
 
@@ -121,7 +121,7 @@ _OF_THE_REST: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_es
 """Parts of an input that depend on more than the messages."""
 
 
-def _without(line: Line, left_out: frozenset[str]) -> Line:
+def _drop_keys(line: Line, left_out: frozenset[str]) -> Line:
     return {
         key: {inner: item for inner, item in value.items() if inner not in left_out}
         if isinstance(value, dict)

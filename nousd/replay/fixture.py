@@ -32,7 +32,7 @@ from nousd.replay.compare import compare_run, join_deltas
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, read_run
 from nousd.replay.replay import replay_run
-from nousd.replay.sqlite_log import reading
+from nousd.replay.sqlite_log import open_run_log
 from nousd.store.artifacts import Artifact
 from nousd.wire import events
 from nousd.wire.codec.decoding import decode_json
@@ -116,7 +116,7 @@ def record(
     """
     if folder.exists():
         raise NotReplayable(f"{folder} exists; a fixture overwrites nothing")
-    with reading(connection) as log:
+    with open_run_log(connection) as log:
         run = read_run(log, run_id)
     fixture = make_fixture(run, recordings, places=places, dialects=dialects, tuning=tuning)
     try:
@@ -159,7 +159,7 @@ def make_fixture(
         raise NotReplayable(f"the run is another one without its paths: {difference[0]}")
     asked = {exchange.provider for exchange in exchanges}
     return Fixture(
-        msgspec.structs.replace(placed, events=_at_one_time(played)),
+        msgspec.structs.replace(placed, events=_set_one_time(played)),
         {name: dialects.get(name, name) for name in sorted(asked)},
         tuple(
             msgspec.structs.replace(
@@ -207,7 +207,7 @@ def _replace_identifiers(run: RecordedRun, names: _Names) -> RecordedRun:
     )
 
 
-def _at_one_time(played: Iterable[Event]) -> tuple[Event, ...]:
+def _set_one_time(played: Iterable[Event]) -> tuple[Event, ...]:
     lines = _TIMES.sub(rf'"\1":"{TIME}"', _encode_events(played).decode())
     return tuple(_decode_events(lines.encode(), EVENT_SCHEMA_VERSION))
 

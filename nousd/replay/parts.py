@@ -172,7 +172,7 @@ class RecordedTool:
             if isinstance(step, events.ToolExecutionUpdate):
                 await context.emit(step.delta, step.stream or None)
             else:
-                await self._driver.tell(step)
+                await self._driver.emit(step)
         if call.result is None:
             await self._driver.at_end_of_part()
             raise ToolError(_RAN_OUT)

@@ -40,7 +40,7 @@ from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
 from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
 from nousd.replay.recorded import NEXT_STEP, RecordedRun, is_outside
 from nousd.replay.recorded_agent import RecordedAgent
-from nousd.replay.recorded_context import context_of, find_answer_inputs, stand_in
+from nousd.replay.recorded_context import build_placeholder_prompt, context_of, find_answer_inputs
 from nousd.replay.recorded_decisions import RecordedCallHooks, RecordedPermissions, earlier_attempts
 from nousd.replay.replay_driver import ReplayDriver, WatchedStore, watch_runtime
 from nousd.replay.script import NO_SCRIPT, script_of
@@ -92,7 +92,7 @@ async def play(
     models = stage.models()
     store = WatchedStore(stage.driver.note)
     try:
-        await stage.furnish(store)
+        await stage.restore_session(store)
         head = store.head
         async with open_services(stage.deps(store, models)) as services:
             refusal = await stage.perform(services)
@@ -128,10 +128,10 @@ class _Stage:
         self._clock = _Clock(self.driver)
         _require_playable(self._stimuli)
 
-    async def furnish(self, store: Store) -> None:
+    async def restore_session(self, store: Store) -> None:
         """Log events that restore the session before the run."""
         log = Log(store, Hub(store), self._clock)
-        encoded = log.encode(tuple(_furniture(self._run)))
+        encoded = log.encode(tuple(_build_session_events(self._run)))
         artifacts = tuple(self._run.artifacts.values())
         await log.submit(encoded, artifacts=artifacts).wait_committed()
 
@@ -139,7 +139,7 @@ class _Stage:
         given, tuning = self._given, self._tuning
         system = given.system
         if not given.is_known:
-            system = stand_in(
+            system = build_placeholder_prompt(
                 self._run, compact_at=tuning.compact_at, keep_recent=tuning.keep_recent_tokens
             )
         return DaemonDeps(
@@ -267,7 +267,7 @@ async def _read_played_events(store: Store, session_id: str, after: int) -> tupl
 # --- the session before ----------------------------------------------------------------------
 
 
-def _furniture(run: RecordedRun) -> Iterator[Event]:
+def _build_session_events(run: RecordedRun) -> Iterator[Event]:
     """Yield events that restore the session, on the path that the run continues."""
     state = run.before
     # Without ``origin``, the call that it was made for: what its parents allow is on the record.

@@ -78,12 +78,12 @@ class RecordedAgent:
                     self._steers.append(steer)
                 await self._driver.behind_step()
             case events.QueueUpdate():
-                await self._report_delivery(host, event)
+                await self._confirm_delivery(host, event)
                 await self._driver.behind_step()
             case _:
                 await host.stream(event)
 
-    async def _report_delivery(self, host: AgentHost, consumed: events.QueueUpdate) -> None:
+    async def _confirm_delivery(self, host: AgentHost, consumed: events.QueueUpdate) -> None:
         ids = {queued.input_id for queued in consumed.inputs}
         for steer in self._steers:
             if ids == {queued.input_id for queued in steer.inputs}:

@@ -86,7 +86,7 @@ def find_answer_inputs(all_events: Iterable[events.Event]) -> Iterator[events.Mo
 # --- a prompt that is not logged -----------------------------------------------------------------
 
 
-def stand_in(run: RecordedRun, *, compact_at: float, keep_recent: int) -> str:
+def build_placeholder_prompt(run: RecordedRun, *, compact_at: float, keep_recent: int) -> str:
     """Return a system prompt for a run whose prompt and tools are unknown.
 
     A run that ended in or behind its first compaction, before a model was asked for an answer, shows of

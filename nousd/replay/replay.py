@@ -14,7 +14,7 @@ from nousd.replay.compare import compare_run
 from nousd.replay.play import Tuning, play
 from nousd.replay.recorded import RecordedRun, make_damage_error, read_run
 from nousd.replay.recorded_context import context_of
-from nousd.replay.sqlite_log import reading
+from nousd.replay.sqlite_log import open_run_log
 
 
 class ReplayReport(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayRe
         NotReplayable: it cannot be played; the text says why.
         StoreError: the log cannot be read.
     """
-    with reading(connection) as log:
+    with open_run_log(connection) as log:
         run = read_run(log, run_id)
     return trio.run(replay_run, run, tuning)
 
@@ -61,7 +61,9 @@ async def replay_run(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     Raises:
         NotReplayable: it cannot be played; the text says why.
     """
-    report = await run_contained(partial(_play_and_compare, run, tuning), f"a replay of {run.run_id}")
+    report = await run_contained(
+        partial(_play_and_compare, run, tuning), f"a replay of {run.run_id}"
+    )
     if isinstance(report, InternalError):
         # Whatever a damaged log holds, it is worth a sentence and no more.
         raise make_damage_error(run.run_id, "its events do not fit together")

@@ -92,7 +92,7 @@ class ReplayDriver:
         """
         call = self._permissions.current
         if call.asked:
-            await self.tell(*call.asked)
+            await self.emit(*call.asked)
         if call.decision is None:
             await self.at_end_of_part()
             return Answer(allows=False, by="policy", reason="the recording has no more for it")
@@ -107,7 +107,7 @@ class ReplayDriver:
             hint=call.hint,
         )
 
-    async def tell(self, *told: Event) -> None:
+    async def emit(self, *told: Event) -> None:
         """Emit the recorded events of a tool, which does not run."""
         assert self._host is not None
         await self._host.stream(*told)
@@ -123,7 +123,7 @@ class ReplayDriver:
                 return event.tool_name != tool or event.decision == "allow"
         return True
 
-    def offered(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
+    def restore_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools as they were at the next model call; those of servers come and go."""
         told = next(find_answer_inputs(self._own[self.place :]), None)
         if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
@@ -388,7 +388,7 @@ class _Host:
         return await self._driver.answer()
 
     def select_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        return self._driver.offered(self._host.select_offered_tools(tools))
+        return self._driver.restore_offered_tools(self._host.select_offered_tools(tools))
 
     async def earlier(self, call: ToolCall) -> Earlier:
         return self._driver.earlier(call)

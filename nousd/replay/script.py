@@ -233,7 +233,7 @@ class _Reader:
             return
         failed = None if call.error is None else self._failure(call.error)
         overflowed = failed is not None and failed.overflowed
-        opener = () if _says_something(call.pieces) else _opener(call, overflowed=overflowed)
+        opener = () if _has_text(call.pieces) else _opener(call, overflowed=overflowed)
         costs = () if call.usage is None else (UsageSoFar(call.usage),)
         # Its cost is known before the run can be stopped.
         tried = [piece for piece in call.pieces if isinstance(piece, Retrying)]
@@ -319,7 +319,9 @@ class _Reader:
         assert isinstance(whole, MessageEntry)
         is_error = entry.is_error is True
         if call.is_cut_off or (is_error and warning is None and not call.is_changed):
-            self.calls[call.name].append(Call(steps=tuple(call.steps), **_where(call.started)))
+            self.calls[call.name].append(
+                Call(steps=tuple(call.steps), **_get_execution_facts(call.started))
+            )
             return
         self.calls[call.name].append(
             Call(
@@ -327,12 +329,14 @@ class _Reader:
                 result=_result(call, whole),
                 failed_as=None if warning is None else warning.code,
                 full=None if entry.artifact_id is UNSET else self._wholes[entry.artifact_id],
-                **_where(call.completed),
+                **_get_execution_facts(call.completed),
             )
         )
 
 
-def _where(told: events.ToolCallStarted | events.ToolCallCompleted | None) -> dict[str, Any]:
+def _get_execution_facts(
+    told: events.ToolCallStarted | events.ToolCallCompleted | None,
+) -> dict[str, Any]:
     """Return the execution facts of a call; empty for an event of an earlier version."""
     names = ("executed_by", "execution_env", "sandbox")
     values = {name: getattr(told, name, UNSET) for name in names}
@@ -386,7 +390,7 @@ def _calls(entry: MessageEntry) -> list[Piece]:
     ]
 
 
-def _says_something(pieces: Iterable[Piece]) -> bool:
+def _has_text(pieces: Iterable[Piece]) -> bool:
     return any(isinstance(piece, TextDelta | ReasoningDelta) for piece in pieces)
 
 

@@ -47,7 +47,7 @@ _entry_decoder: Final[msgspec.json.Decoder[Entry]] = json_decoder(Entry)
 
 
 @contextmanager
-def reading(connection: apsw.Connection) -> Iterator[SqliteLog]:
+def open_run_log(connection: apsw.Connection) -> Iterator[SqliteLog]:
     """Provide the current log for the length of the block.
 
     Raises:

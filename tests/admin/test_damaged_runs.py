@@ -26,7 +26,7 @@ from nousd.replay.fixture import record
 from nousd.replay.play import Tuning
 from nousd.replay.recorded import read_run
 from nousd.replay.replay import replay_run
-from nousd.replay.sqlite_log import reading
+from nousd.replay.sqlite_log import open_run_log
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, gives, says, streams
@@ -180,7 +180,7 @@ def refusals(path: Path, whole: Path) -> Iterator[str]:
     """Replay the runs of a damaged log; yield the sentences that refuse it."""
     for run_id in runs_of(whole):
         try:
-            with open_log(path) as connection, reading(connection) as log:
+            with open_log(path) as connection, open_run_log(connection) as log:
                 run = read_run(log, run_id)
             # A replay that stands still is given up after a time; this clock has it at once.
             report = trio.run(replay_run, run, Tuning(), clock=MockClock(autojump_threshold=0))

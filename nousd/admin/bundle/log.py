@@ -62,7 +62,7 @@ class Events:
             if line.seq not in self._gone:
                 whole = self._joined.get(line.seq, line.line)
                 event: dict[str, Any] = decode_json(whole)
-                yield _with_whole_words(event)
+                yield _drop_cut_words(event)
 
     def _beginning(self, bytes_max: int) -> tuple[int, int]:
         first, room, untold = _SEQ_MAX, bytes_max, 0
@@ -127,13 +127,13 @@ _BEGINNINGS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "r
 """A text -> the key that says that it is only the beginning."""
 
 
-def _with_whole_words(value: Any) -> Any:
+def _drop_cut_words(value: Any) -> Any:
     """Return a decoded event without the last words of cut texts."""
     if isinstance(value, list):
-        return [_with_whole_words(item) for item in value]
+        return [_drop_cut_words(item) for item in value]
     if not isinstance(value, dict):
         return value
-    told = {name: _with_whole_words(item) for name, item in value.items()}
+    told = {name: _drop_cut_words(item) for name, item in value.items()}
     for name, ref in _BEGINNINGS:
         if ref in told and isinstance(told.get(name), str):
             told[name] = _beginning(told[name])

@@ -73,8 +73,8 @@ _SHARED_SINCE: Final = 8
 """The version of the schema whose migration removes tools and modes that were copied into sessions."""
 
 
-def without_copies(settings: Any) -> Any:
-    """Return settings without what earlier versions copied from one session to the next."""
+def drop_copied_settings(settings: Any) -> Any:
+    """Return settings without those that earlier versions copied from session to session."""
     return {name: value for name, value in json.loads(settings).items() if name not in SHARED}
 
 
@@ -82,7 +82,7 @@ def meanings_in(version: int) -> Mapping[str, Meaning]:
     """Return what the columns of a log with that version of the schema mean."""
     if version >= _SHARED_SINCE:
         return _MEANINGS
-    return {**_MEANINGS, "settings": without_copies}
+    return {**_MEANINGS, "settings": drop_copied_settings}
 
 
 def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str, str]]:

@@ -109,6 +109,6 @@ def _settings(
     checks = [Check("settings", "ok", f"{found}; {chosen} differ from their defaults")]
     settings = resolved.settings
     if settings.provider == AUTO:
-        auto, settings = examine_model.with_found_provider(settings)
+        auto, settings = examine_model.resolve_provider(settings)
         checks.append(auto)
     return checks, World(settings)

@@ -39,7 +39,7 @@ def providers(world: World) -> Iterator[Check]:
             yield Check(f"provider {provider.name}", "skipped", found)
 
 
-def with_found_provider(settings: Settings) -> tuple[Check, Settings]:
+def resolve_provider(settings: Settings) -> tuple[Check, Settings]:
     """Resolve ``auto`` as a daemon would that starts now."""
     found = trio.run(auto.find_provider, settings.providers)
     chosen = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)

@@ -120,7 +120,10 @@ def open_damaged(path: Path) -> Iterator[apsw.Connection]:
 @contextmanager
 def _open(path: Path, *, shared: bool) -> Iterator[apsw.Connection]:
     uri = _uri(path, shared=shared)
-    with _open_connection(uri, shared=shared) as connection, _still_the_same(path, shared=shared):
+    with (
+        _open_connection(uri, shared=shared) as connection,
+        _require_unchanged(path, shared=shared),
+    ):
         yield connection
 
 
@@ -135,7 +138,7 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
         StoreError: see ``open_log``.
     """
     shared = is_shared(path)
-    with _open_connection("", shared=shared) as connection, _still_the_same(path, shared=shared):
+    with _open_connection("", shared=shared) as connection, _require_unchanged(path, shared=shared):
         try:
             # Before the log is attached: a pragma without a name applies to all attached databases.
             migrate(connection)
@@ -175,7 +178,7 @@ def _uri(path: Path, *, shared: bool) -> str:
 
 
 @contextmanager
-def _still_the_same(path: Path, *, shared: bool) -> Iterator[None]:
+def _require_unchanged(path: Path, *, shared: bool) -> Iterator[None]:
     if shared:
         yield
         return

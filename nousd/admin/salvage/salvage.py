@@ -165,8 +165,8 @@ class _Salvage:
             artifacts.take_rows(self._out, rows)
             artifacts.keep_whole_and_used(self._out)
             self._out.execute("UPDATE log_state SET next_seq = ?", (first + added,))
-            missing = self._tell_missing(unreadable, first)
-            self._tell_holes(rows)
+            missing = self._report_missing(unreadable, first)
+            self._report_losses(rows)
             self._out.execute("COMMIT")
             self._finish()
         return SalvageReport(
@@ -326,7 +326,7 @@ class _Salvage:
 
     # --- reporting ---------------------------------------------------------------------------
 
-    def _tell_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
+    def _report_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
         """Return the gaps between readable events; ``end`` is the first number after the log's."""
         gaps = []
         query = "SELECT seq FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"
@@ -344,7 +344,7 @@ class _Salvage:
             self._findings.add(where, "was not found: lost, or a number that was never given")
         return gaps[:FINDINGS_MAX]
 
-    def _tell_holes(self, rows: RowReader) -> None:
+    def _report_losses(self, rows: RowReader) -> None:
         """Report the known losses."""
         for seq, fault in self._damaged_lines.items():
             if self._out.execute("SELECT 1 FROM events WHERE seq = ?", (seq,)).get is None:

@@ -106,7 +106,7 @@ class _Errand:
         self._outcome: Any = None
         self._told = trio.Event()
 
-    def tell(self, outcome: Any) -> None:
+    def resolve(self, outcome: Any) -> None:
         if not self._told.is_set():
             self._outcome = outcome
             self._told.set()
@@ -169,7 +169,7 @@ class SqliteStore:
         self._refusal = self._refusal or StoreError("the log's writer has stopped")
         self._pending.fail_all(self._refusal)
         for errand in self._errands:
-            errand.tell(self._refusal)
+            errand.resolve(self._refusal)
         self._writer_ended.set()
 
     def _refuse(self) -> None:
@@ -267,7 +267,7 @@ class SqliteStore:
         self._writer.jobs.put(
             Chore(
                 work,
-                lambda outcome: self._token.run_sync_soon(errand.tell, outcome),
+                lambda outcome: self._token.run_sync_soon(errand.resolve, outcome),
                 durable,
                 empties_wal,
             )
