@@ -79,7 +79,7 @@ class TrioStream(trio.abc.HalfCloseableStream):
 
 
 @asynccontextmanager
-async def embedded(commands: ServeStream, events: ServeStream) -> AsyncIterator[Dial]:
+async def open_memory_dial(commands: ServeStream, events: ServeStream) -> AsyncIterator[Dial]:
     """Yield a dial for the daemon that serves with these functions, while the block lasts."""
     async with trio.open_nursery() as connections:
         dial = MemoryDial(

@@ -59,7 +59,7 @@ class LazyMcpApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            host = await self._opened()
+            host = await self._ensure_started()
             request = Request(scope, receive)
             async with self._bodies.read(request) as body:
                 whole = body
@@ -70,7 +70,7 @@ class LazyMcpApp:
             return
         await host(scope, _replay_body(whole, receive), send)
 
-    async def _opened(self) -> ASGIApp:
+    async def _ensure_started(self) -> ASGIApp:
         """Return the MCP server, started at the first call.
 
         Raises:

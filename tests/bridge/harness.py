@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import httpx2
 import trio
 
-from nousd.bridge.embedded import embedded
+from nousd.bridge.embedded import open_memory_dial
 from nousd.bridge.http.listen_address import HttpPlace
 from nousd.bridge.run import BridgeSettings, open_bridge
 from nousd.client.dial import Where
@@ -151,7 +151,7 @@ async def bridge_to(daemon: Daemon, **settings: Any) -> AsyncIterator[Bridge]:
     """Serve HTTP in front of a daemon; ``settings`` are those of ``BridgeSettings``."""
     services = daemon.services
     async with (
-        embedded(partial(serve_commands, services), partial(serve_events, services)) as way,
+        open_memory_dial(partial(serve_commands, services), partial(serve_events, services)) as way,
         _serving(way, is_patient=False, **settings) as bridge,
     ):
         yield bridge

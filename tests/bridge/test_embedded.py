@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import check_half_closeable_stream
 
-from nousd.bridge.embedded import TrioStream, embedded
+from nousd.bridge.embedded import TrioStream, open_memory_dial
 from nousd.client.connection import connect
 from nousd.client.dial import Dial
 from nousd.client.memory import memory_streams
@@ -56,7 +56,7 @@ async def real_daemon(workdir: Path) -> AsyncIterator[tuple[Daemon, Dial]]:
             partial(serve_commands, daemon.services),
             partial(serve_events, daemon.services),
         )
-        async with embedded(commands, events) as dial:
+        async with open_memory_dial(commands, events) as dial:
             yield daemon, dial
 
 
@@ -96,7 +96,7 @@ async def test_a_stopped_daemon_is_a_lost_connection_and_then_unreachable(tmp_pa
         async with memory_daemon(workdir=tmp_path, provider=MockProvider()) as daemon:
             services = daemon.services
             serving = partial(serve_commands, services), partial(serve_events, services)
-            async with embedded(*serving) as dial, connect(dial) as connection:
+            async with open_memory_dial(*serving) as dial, connect(dial) as connection:
                 await connection.ask(Prompt(text="hello", wait=False), Accepted)
                 await shut_down(services)
                 # A daemon that is asked at this moment may still answer that it is stopping.

@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from nousd.bridge.embedded import embedded
+from nousd.bridge.embedded import open_memory_dial
 from nousd.bridge.stream import responders as module
 from nousd.bridge.stream.responders import LINGER_SECONDS, Responders
 from nousd.client.client import Client
@@ -69,7 +69,7 @@ class Kit:
 async def before_daemon(workdir: Path) -> AsyncIterator[Kit]:
     async with memory_daemon(workdir=workdir, provider=MockProvider()) as daemon:
         serving = partial(serve_commands, daemon.services), partial(serve_events, daemon.services)
-        async with embedded(*serving) as dial:
+        async with open_memory_dial(*serving) as dial:
             way = Flaky(dial)
             async with Client(way) as client, anyio.create_task_group() as tasks:
                 yield Kit(daemon, Responders(client, tasks), way)

@@ -113,7 +113,7 @@ class Gate:
             raise HttpError(FORBIDDEN, _UNKNOWN_PAGE)
         if target in _PUBLIC:
             return
-        token, credentials = given_token(headers), self._policy.credentials
+        token, credentials = extract_token(headers), self._policy.credentials
         connection = scope["extensions"].get(CONNECTION)
         if token or not ids or target in _FOR_TOKENS:
             admitted_by = token if credentials.admits(token, connection) else None
@@ -185,7 +185,7 @@ def _check_repeated(headers: Headers) -> None:
             raise HttpError(BAD_REQUEST, f"at most one {name} header")
 
 
-def given_token(headers: Headers) -> str:
+def extract_token(headers: Headers) -> str:
     """Return the token of a request; "" if it has none."""
     return headers.get("x-agent-token") or headers.get("x-tandem-token") or _bearer(headers)
 

@@ -349,7 +349,7 @@ class _Exchange:
 
     async def _receive_body(self) -> Message:
         if self._has_read_end:
-            return self._told_end()
+            return self._finish_body()
         if self._connection.wants_continue:
             informed = h11.InformationalResponse(status_code=100, headers=[])
             await self._connection.send(self._connection.encode(informed))
@@ -365,11 +365,11 @@ class _Exchange:
         if isinstance(event, h11.Data):
             return {"type": "http.request", "body": bytes(event.data), "more_body": True}
         if isinstance(event, h11.EndOfMessage):
-            return self._told_end()
+            return self._finish_body()
         self._leave()
         return {"type": "http.disconnect"}
 
-    def _told_end(self) -> Message:
+    def _finish_body(self) -> Message:
         self._has_told_end = True
         return {"type": "http.request", "body": b"", "more_body": False}
 

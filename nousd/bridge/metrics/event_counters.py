@@ -167,7 +167,7 @@ _MODEL: Final = ("provider", "model")
 
 def _model_folds(registry: CollectorRegistry) -> Folds:
     """Register the counters and return their folds."""
-    return {UsageReported: _ModelCalls(registry).ended}
+    return {UsageReported: _ModelCalls(registry).count_call}
 
 
 class _ModelCalls:
@@ -198,7 +198,7 @@ class _ModelCalls:
             "nousd_model_cost_dollars", "Cost of model calls whose price is known.", _MODEL
         )
 
-    def ended(self, event: UsageReported, _ts: str) -> None:
+    def count_call(self, event: UsageReported, _ts: str) -> None:
         """Count a call."""
         provider = OTHER if event.provider is UNSET else event.provider
         purpose = "answer" if event.purpose is UNSET else event.purpose
@@ -265,19 +265,19 @@ class _ToolCalls:
             "nousd_tool_decisions", "Decisions on tool calls, by decider.", ("decision", "by")
         )
         self.folds: Folds = {
-            events.ToolCallApproved: self._approved,
-            events.ToolCallDenied: self._denied,
-            events.ToolCallCompleted: self._completed,
+            events.ToolCallApproved: self._count_approval,
+            events.ToolCallDenied: self._count_denial,
+            events.ToolCallCompleted: self._count_completion,
         }
 
-    def _approved(self, event: events.ToolCallApproved, _ts: str) -> None:
+    def _count_approval(self, event: events.ToolCallApproved, _ts: str) -> None:
         self._decisions.labels("approved", *self._deciders.of(event.by)).inc()
 
-    def _denied(self, event: events.ToolCallDenied, _ts: str) -> None:
+    def _count_denial(self, event: events.ToolCallDenied, _ts: str) -> None:
         self._decisions.labels("denied", *self._deciders.of(event.by)).inc()
-        self._calls.labels(*self._tools.known(event.tool_name), "denied").inc()
+        self._calls.labels(*self._tools.look_up(event.tool_name), "denied").inc()
 
-    def _completed(self, event: events.ToolCallCompleted, _ts: str) -> None:
+    def _count_completion(self, event: events.ToolCallCompleted, _ts: str) -> None:
         tool = self._tools.of(event.tool_name)
         ended = "error" if event.is_error else "ok"
         outcome = ended if event.stop_reason is UNSET else f"stopped_{event.stop_reason}"

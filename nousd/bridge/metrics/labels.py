@@ -33,8 +33,8 @@ class LabelValues:
         self._known.add(names)
         return names
 
-    def known(self, *names: str) -> tuple[str, ...]:
-        """Like ``of``, but never add a name: for names that a model may have invented."""
+    def look_up(self, *names: str) -> tuple[str, ...]:
+        """Do as ``of`` does, but never add a name: for names that a model may have invented."""
         return names if names in self._known else (OTHER,) * len(names)
 
 

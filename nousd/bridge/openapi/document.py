@@ -237,12 +237,12 @@ def _query_parameters(row: Row, shapes: _Shapes) -> list[Json]:
         return []
     fields, required = shapes.properties_of(row.query)
     return [
-        {"name": name, "in": "query", "required": name in required, "schema": _sent(schema)}
+        {"name": name, "in": "query", "required": name in required, "schema": _omit_null(schema)}
         for name, schema in tidy_schema(dict(fields)).items()
     ]
 
 
-def _sent(schema: Json) -> Json:
+def _omit_null(schema: Json) -> Json:
     """Return the schema of a parameter: an optional one is left out, never null."""
     kinds: list[Json] = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) != 1:

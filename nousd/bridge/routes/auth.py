@@ -17,7 +17,7 @@ from nousd.bridge.access.cookies import (
     requesting_origins,
     set_cookie,
 )
-from nousd.bridge.access.gate import LOGIN_PATH, SESSION_PATH, given_token
+from nousd.bridge.access.gate import LOGIN_PATH, SESSION_PATH, extract_token
 from nousd.bridge.replies import (
     BAD_REQUEST,
     FORBIDDEN,
@@ -113,7 +113,7 @@ async def _open_session(call: Call) -> Response:
     """Exchange the token for a session of the browser, whose id is set as a cookie."""
     origin = _origin(call)
     try:
-        made = call.services.credentials.open_session(given_token(call.request.headers), origin)
+        made = call.services.credentials.open_session(extract_token(call.request.headers), origin)
     except ConfigError as error:
         raise HttpError(INTERNAL, str(error)) from None
     return _session_reply(call, *made)

@@ -89,7 +89,7 @@ async def _start_run(call: Call) -> _StartedRun:
     position = position_after_event(call.hub.head)
     body: SendMessage = call.body
     runs_appended = all(part.is_blank for part in body.parts)
-    parts = [await _appended_part(call)] if runs_appended else body.parts
+    parts = [await _read_appended_part(call)] if runs_appended else body.parts
     prompt = await _prompt(call, parts, require_appended=runs_appended)
     try:
         async with reporting_conflict(call):
@@ -106,7 +106,7 @@ async def _start_run(call: Call) -> _StartedRun:
     return _StartedRun(call.path["id"], run_id, position, accepted.repeated is True)
 
 
-async def _appended_part(call: Call) -> PartBody:
+async def _read_appended_part(call: Call) -> PartBody:
     """Return the newest text of the user, for a prompt that brings none.
 
     It may be answered by now: a prompt that is sent again has the text that it had the first time. The

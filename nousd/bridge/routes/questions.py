@@ -66,7 +66,7 @@ async def _questions(call: Call) -> Response:
 async def _answer(call: Call) -> Response:
     """Answer a question."""
     question = await _waiting_question(call)
-    answers = _given_answers(call.body, question.questions)
+    answers = _list_answers(call.body, question.questions)
     if not answers:
         rejected = RejectQuestion(
             question_id=question.question_id, reason=_NO_ANSWER, client_id=call.client_name
@@ -82,7 +82,7 @@ async def _answer(call: Call) -> Response:
     return await _send_outcome(call, answered)
 
 
-def _given_answers(
+def _list_answers(
     body: AnswerBody, questions: tuple[UserQuestion, ...]
 ) -> list[str] | list[str | list[str]]:
     """Return an answer for each question; none at all if the body has none."""

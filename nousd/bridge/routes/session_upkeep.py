@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import json_reply
 from nousd.bridge.routes.bodies import RequestBody
-from nousd.bridge.routes.sessions import get_record, listed_workspace
+from nousd.bridge.routes.sessions import get_record, resolve_scope
 from nousd.bridge.routing.route import Call, Routes
 from nousd.views.tandem.sessions import Session, render_session
 from nousd.views.tandem.values import Body, or_none
@@ -81,7 +81,7 @@ async def _search(call: Call) -> Response:
             query=query.q,
             limit=query.limit,
             before=query.before or None,
-            workspace=await listed_workspace(call.daemon, query.scope, query.workspace),
+            workspace=await resolve_scope(call.daemon, query.scope, query.workspace),
             archived=query.archived,
         )
     )
@@ -110,7 +110,7 @@ async def _search(call: Call) -> Response:
     body=Seen,
     spells={"entry_id": "message_id"},
 )
-async def _seen(call: Call) -> Response:
+async def _mark_seen(call: Call) -> Response:
     """Mark a session as seen, for all clients of the user."""
     seen = MarkSeen(session_id=call.path["id"], entry_id=call.body.message_id or None)
     await call.daemon.ask(seen)

@@ -126,7 +126,7 @@ async def _create(call: Call) -> Response:
     wanted = NewSession(
         name=_name(body.title),
         parent_id=body.parent_id or None,
-        workspace=_requested_workspace(body),
+        workspace=_choose_workspace(body),
         activate=False,
         source=body.source_kind or None,
         source_metadata=body.source_metadata,
@@ -145,7 +145,7 @@ def _name(title: str | None) -> str | None:
     return None if title is None or title.strip() in ("", DEFAULT_TITLE) else title
 
 
-def _requested_workspace(body: CreateSession) -> str | None:
+def _choose_workspace(body: CreateSession) -> str | None:
     """Return the requested workspace; None for the daemon's own."""
     return next(
         (given for given in (body.workspace_root, body.directory) if given not in _OWN), None
@@ -229,7 +229,7 @@ async def _list(call: Call) -> Response:
     wanted = ListSessions(
         limit=query.page_size,
         offset=(query.page - 1) * query.page_size,
-        workspace=await listed_workspace(call.daemon, query.scope, query.workspace),
+        workspace=await resolve_scope(call.daemon, query.scope, query.workspace),
         q=query.q or None,
         archived=query.archived,
         source=query.source or None,
@@ -237,7 +237,7 @@ async def _list(call: Call) -> Response:
     return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
 
 
-async def listed_workspace(daemon: Client, scope: str | None, named: str | None) -> str | None:
+async def resolve_scope(daemon: Client, scope: str | None, named: str | None) -> str | None:
     """Return the workspace whose sessions a query means; None for all."""
     if scope == "global":
         return None

@@ -13,13 +13,13 @@ from starlette.responses import Response
 
 from nousd.bridge.replies import RUN_NOT_FOUND, HttpError, json_reply
 from nousd.bridge.routing.route import Call, Routes
-from nousd.bridge.stream.passed_on import passed_on
+from nousd.bridge.stream.passed_on import forward_events
 from nousd.bridge.stream.rendered_event import StreamQuery
 from nousd.bridge.stream.sse import (
     answering_stream,
     data_lines,
     encode_hello,
-    requested_position,
+    resolve_position,
     stream_response,
     yield_once,
 )
@@ -83,7 +83,7 @@ async def _stream_events(call: Call) -> Response:
     if query.session_id is not None:
         await call.daemon.ask(GetSession(session_id=query.session_id))
     head = call.hub.head
-    position = requested_position(call.request.headers, asked.after, head=head)
+    position = resolve_position(call.request.headers, asked.after, head=head)
     if position is None and query.run_id is not None:
         first = await call.hub.first_event(query.run_id)
         position = None if first is None else StreamPosition(first.seq, 0)
@@ -96,7 +96,7 @@ async def _stream_events(call: Call) -> Response:
             view=asked.view,
             after_seq=max(0, start.seq * FRAMES_MAX + start.frames - 1),
         )
-        return stream_response(passed_on(call.daemon, call.hub, responders, wanted))
+        return stream_response(forward_events(call.daemon, call.hub, responders, wanted))
     frames = call.view.hello(int(time.time() * 1000))
     hello = encode_hello(frames, head if position is None else None)
     return stream_response(answering_stream(call.hub, responders, query, start, hello))
@@ -121,7 +121,7 @@ async def _run_events(call: Call) -> Response:
     start = StreamPosition(first.seq, 0)
     asked: RunEventQuery = call.query
     name, after = asked.start
-    requested = requested_position(call.request.headers, after, head=call.hub.head, name=name)
+    requested = resolve_position(call.request.headers, after, head=call.hub.head, name=name)
     position = max(requested or start, start)
     query = StreamQuery(call.view, first.session_id, run_id, only_run=True)
     if "text/event-stream" not in call.request.headers.get("accept", ""):

@@ -46,7 +46,7 @@ def convert_query(params: Mapping[str, str], query: type[T]) -> T:
 def _convert(where: str, given: Any, wanted: type[T], failure: Failure) -> T:
     try:
         is_text = where == "query"
-        return convert(_spelled(where, "", given, wanted), wanted, strict=not is_text)
+        return convert(_normalize_keys(where, "", given, wanted), wanted, strict=not is_text)
     except msgspec.ValidationError as error:
         raise HttpError(failure, describe_mismatch(where, str(error), wanted)) from None
 
@@ -85,28 +85,30 @@ def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
     return next(filter(None, map(_struct_in, get_args(type_))), None)
 
 
-def _spelled(where: str, place: str, given: Any, struct: type[msgspec.Struct]) -> Any:
+def _normalize_keys(where: str, place: str, given: Any, struct: type[msgspec.Struct]) -> Any:
     """Return the value with the keys of the struct, in nested structs too.
 
     Of several spellings of one key the first that is not null counts.
     """
     if isinstance(given, list):
         return [
-            _spelled(where, f"{place[:-1]}[{index}].", each, struct)
+            _normalize_keys(where, f"{place[:-1]}[{index}].", each, struct)
             for index, each in enumerate(given)
         ]
     if not isinstance(given, Mapping):
         return given
-    fields, spelled = _fields(struct), dict[str, Any]()
+    fields, normalized = _fields(struct), dict[str, Any]()
     for key, value in given.items():
         field = fields.get(key)
         if field is None:
             _refuse_typing_error(f"{where}: {place}", key, struct)
-        elif spelled.get(field.name) is None:
+        elif normalized.get(field.name) is None:
             inner = f"{place}{field.name}."
             inside = field.struct
-            spelled[field.name] = _spelled(where, inner, value, inside) if inside else value
-    return spelled
+            normalized[field.name] = (
+                _normalize_keys(where, inner, value, inside) if inside else value
+            )
+    return normalized
 
 
 def _refuse_typing_error(where: str, key: str, struct: type[msgspec.Struct]) -> None:

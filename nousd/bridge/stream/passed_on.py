@@ -28,7 +28,7 @@ _logger: Final = logging.getLogger(__name__)
 _COMMENT: Final = b":\n\n"
 
 
-async def passed_on(
+async def forward_events(
     daemon: Client, hub: Hub, responders: Responders, wanted: Subscribe
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a subscription as frames, and keep-alives while there are none, and count the

@@ -46,7 +46,7 @@ which nobody reads so fast, then cost one write to each of many readers."""
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
-def requested_position(
+def resolve_position(
     headers: Headers, after: str | None, *, head: int, name: str = "after"
 ) -> StreamPosition | None:
     """Return the position that a client continues from, the later one if it names two; None if it

@@ -53,7 +53,7 @@ def _http_door(settings: Settings) -> Door | None:
     from nousd.cli.nousd.http_settings import bridge_settings, check_installed
 
     check_installed()
-    from nousd.bridge.embedded import embedded
+    from nousd.bridge.embedded import open_memory_dial
     from nousd.bridge.run import open_bridge
     from nousd.daemon.transport.connection import serve_commands
     from nousd.daemon.transport.feed import serve_events
@@ -66,7 +66,7 @@ def _http_door(settings: Settings) -> Door | None:
                 # A client over HTTP may be any program that was given a token.
                 held = services.restrict()
                 ways = partial(serve_commands, held), partial(serve_events, held)
-                async with embedded(*ways) as dial:
+                async with open_memory_dial(*ways) as dial:
                     await bridge.serve(dial, services.closing)
 
             yield serve_daemon
