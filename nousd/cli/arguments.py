@@ -41,7 +41,9 @@ Complete = Callable[[str], Any]
 """From the beginning of a word to the words that the shell offers."""
 
 
-def required(key: str, metavar: str, help: str, *, complete: Complete | None = None) -> Argument:
+def require_argument(
+    key: str, metavar: str, help: str, *, complete: Complete | None = None
+) -> Argument:
     """Return a required positional argument."""
     argument = typer.Argument(metavar=metavar, help=help, autocompletion=complete)
     return Argument(key, Annotated[str, argument], ...)
@@ -110,7 +112,7 @@ def function_of(
     return function
 
 
-def given_values(arguments: Iterable[Argument], values: Mapping[str, Any]) -> dict[str, Any]:
+def collect_values(arguments: Iterable[Argument], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the converted values of those arguments that were given."""
     return {
         argument.key: argument.convert(values[argument.key])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nousd.cli.output import DONE, shown
+from nousd.cli.output import DONE, sanitize_output
 from nousd.cli.render.answers import as_text
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, Answer
 from nousd.client.blocking import Connection, Subscription
@@ -46,5 +46,5 @@ def print_answer(options: Options, answer: Answer) -> int:
     if options.json:
         print(json.dumps(answer.payload, ensure_ascii=False))
     else:
-        print(*map(shown, as_text(answer)), sep="\n")
+        print(*map(sanitize_output, as_text(answer)), sep="\n")
     return DONE

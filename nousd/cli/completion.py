@@ -33,7 +33,7 @@ def usual_socket() -> Path:
 
 def complete_session(incomplete: str) -> list[tuple[str, str]]:
     """Return ids and names of sessions that begin so, each with a description."""
-    rows = _listed("list_sessions", {"archived": False}, "sessions")
+    rows = _list_rows("list_sessions", {"archived": False}, "sessions")
     return [each for each in _session_words(rows) if each[0].startswith(incomplete)]
 
 
@@ -46,12 +46,12 @@ def _session_words(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str
 
 def complete_model(incomplete: str) -> list[str]:
     """Return models and aliases that begin so."""
-    rows = _listed("list_models", {}, "models")
+    rows = _list_rows("list_models", {}, "models")
     words = [word for row in rows for word in (row["id"], *row.get("aliases", ()))]
     return [word for word in words if word.startswith(incomplete)]
 
 
-def _listed(command: str, payload: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+def _list_rows(command: str, payload: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     from nousd.client.blocking import Connection
     from nousd.errors import NousdError
 

@@ -21,7 +21,7 @@ from typing import Annotated, Final
 import typer
 
 from nousd.cli.client_options import Options
-from nousd.cli.output import DONE, FAILED, print_line, say, shown
+from nousd.cli.output import DONE, FAILED, print_line, sanitize_output, say
 from nousd.cli.render.run_printer import RunPrinter
 from nousd.cli.starting import wait_until_ready
 from nousd.client.blocking import Connection, Subscription
@@ -59,7 +59,7 @@ def _demo(
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
     talk = not prompt and at_terminal and sys.stdout.isatty()
     if not prompt and not at_terminal:
-        prompt = _piped_text()
+        prompt = _read_pipe()
     with _private_folder() as folder, _daemon(folder) as socket_path:
         options = Options(socket_path, json=json, timeout_seconds=None)
         raise typer.Exit(_talk(options) if talk else _run_once(options, prompt or GREETING))
@@ -73,7 +73,7 @@ def _leave_in_order_when_told_to() -> None:
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
 
 
-def _piped_text() -> str:
+def _read_pipe() -> str:
     """Return the piped text; "" if there is none, even if the pipe is never closed."""
     if sys.stdin is None or not select.select([sys.stdin], [], [], _INPUT_SECONDS)[0]:
         return ""
@@ -94,7 +94,7 @@ def _run_once(options: Options, text: str) -> int:
         with Connection(options.socket_path) as daemon:
             daemon.request("prompt", {"text": text, "wait": False})
         if not options.json:
-            print(f"> {shown(text)}", flush=True)
+            print(f"> {sanitize_output(text)}", flush=True)
         for event in events:
             if options.json:
                 print_line(event.line)

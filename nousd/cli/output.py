@@ -64,7 +64,7 @@ def snippet(text: str, chars_max: int = _SNIPPET_CHARS_MAX) -> str:
     return line if len(line) <= chars_max else line[: chars_max - 3] + "..."
 
 
-def shown(text: str) -> str:
+def sanitize_output(text: str) -> str:
     """Return text for standard output: harmless on a terminal, unchanged in a pipe."""
     return harmless(text) if sys.stdout.isatty() else text
 

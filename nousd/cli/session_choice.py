@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from nousd.cli.render.people import shown_folder
+from nousd.cli.render.people import format_folder
 from nousd.client.blocking import Connection
 from nousd.errors import ClientError
 
@@ -120,7 +120,7 @@ def _all_sessions(daemon: Connection, *, is_deleted: bool) -> Iterator[Row]:
 
 def _label(row: Row) -> str:
     name = next((f' "{name}"' for name in reversed(_names(row))), "")
-    return f"{row['session_id']}{name} in {shown_folder(row['workspace'])}"
+    return f"{row['session_id']}{name} in {format_folder(row['workspace'])}"
 
 
 def session_here(daemon: Connection) -> str | None:
@@ -142,7 +142,7 @@ def require_session_here(daemon: Connection) -> str:
     session_id = session_here(daemon)
     if session_id is None:
         raise ClientError(
-            f"no session in {shown_folder(current_folder())}; start one with: nousctl prompt TEXT,"
+            f"no session in {format_folder(current_folder())}; start one with: nousctl prompt TEXT,"
             " or name one with --session; list them with: nousctl session list"
         )
     return session_id
@@ -167,7 +167,7 @@ def workspace_here() -> str:
     """
     folder, home = current_folder(), _home()
     if home.is_relative_to(folder):
-        shown = shown_folder(folder)
+        shown = format_folder(folder)
         raise ClientError(
             f"{shown} is too wide to be a workspace by itself: go to the folder of a project, or name"
             f" it: nousctl session new --workspace {shown}"

@@ -14,7 +14,7 @@ _PREFIX_DIGITS_MIN: Final = 4
 """Digits of an id that a beginning has at least: with one id, any digit would mean it."""
 
 
-def shortened(ids: Sequence[str]) -> dict[str, str]:
+def shorten_ids(ids: Sequence[str]) -> dict[str, str]:
     """Return the beginning of each id that no other one has, of a certain length at least."""
     return {each: _beginning(each, [other for other in ids if other != each]) for each in ids}
 

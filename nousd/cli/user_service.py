@@ -62,8 +62,8 @@ def systemctl(*words: str) -> None:
         )
 
 
-def told(*words: str) -> str:
-    """Return what the user's systemd answers."""
+def query_systemd(*words: str) -> str:
+    """Return the answer of the user's systemd."""
     done = _run(*words)
     return done.stdout.strip() or " ".join(done.stderr.split()) or "unknown"
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from nousd.cli.render.answers import as_text
-from nousd.cli.render.people import age, duration, local_time, shown_folder
+from nousd.cli.render.people import age, duration, format_folder, local_time
 from nousd.client.answers import Answer
 
 
 def test_the_home_folder_is_shown_as_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    shown = [shown_folder(each) for each in ("/home/me", Path("/home/me/a/b"), "/home/men", "/")]
+    shown = [format_folder(each) for each in ("/home/me", Path("/home/me/a/b"), "/home/men", "/")]
     assert shown == ["~", "~/a/b", "/home/men", "/"]
 
 

@@ -91,7 +91,7 @@ def test_an_interrupted_prompt_says_that_its_run_goes_on(
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("nousd.cli.nousctl.watch._shown_to_the_end", interrupted)
+    monkeypatch.setattr("nousd.cli.nousctl.watch._show_until_end", interrupted)
     monkeypatch.setattr("nousd.cli.nousctl.main.print_answer", interrupted)
     outcome = nousctl("prompt", "hi", "--session", "s", flag)
     assert outcome.code == 130

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.cli.render.metric_lines import metrics as lines_of
+from nousd.cli.render.metric_lines import render_metrics as lines_of
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.providers.interface import Provider
 from nousd.store.memory import store as memory

@@ -134,7 +134,7 @@ class Conversation:
             record = self.ask("get_session", page).payload
         pending = self.ask("list_permissions", here).payload["pending"]
         questions = self.ask("list_questions", here).payload["questions"]
-        self.events.follow(self._wanted(state["cursor"], here))
+        self.events.follow(self._build_subscription(state["cursor"], here))
         self.session_id = session_id
         self.running = None if state["run_state"] == "idle" else state["run_id"]
         self._show_session(state, record)
@@ -147,7 +147,7 @@ class Conversation:
         for line in self.asked.add_listed(pending, questions):
             self.say(line)
 
-    def _wanted(self, cursor: str, here: Mapping[str, str]) -> dict[str, Any]:
+    def _build_subscription(self, cursor: str, here: Mapping[str, str]) -> dict[str, Any]:
         """Return the subscription to a session; at a terminal it declares that it answers."""
         return {**here, "after": cursor, "types": "all", "confirms": self._at_terminal}
 

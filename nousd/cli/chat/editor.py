@@ -163,7 +163,7 @@ class LineEditor:
         if key == "\x1b[200~":
             self._in_paste = True
         elif key in ("\r", "\n"):
-            done.append(self._taken())
+            done.append(self._take_text())
             return after + (key == "\r" and keys.startswith("\n", after))
         elif key == "\x04" and not self.text:
             done.append(Control.END)
@@ -175,7 +175,7 @@ class LineEditor:
             self._insert(key)
         return after
 
-    def _taken(self) -> Typed:
+    def _take_text(self) -> Typed:
         typed = Typed(self.text, self._pasted)
         is_new = not self._history or self._history[-1] != typed.text
         if typed.text.strip() and is_new and len(typed.text) <= _HISTORY_CHARS_MAX:

@@ -91,7 +91,7 @@ class _Request:
     def brief(self) -> str:
         return f"(after that: {snippet(request_line(without_texts(self._payload)))})"
 
-    def answered(self, line: str) -> _Command | None:
+    def take_answer(self, line: str) -> _Command | None:
         """Return the answer in a line, once it is complete.
 
         Raises:
@@ -106,7 +106,7 @@ class _Request:
             return None
         return self._command(decision, reason)
 
-    def rejected(self, reason: str) -> _Command:
+    def build_rejection(self, reason: str) -> _Command:
         return self._command("deny", reason)
 
     def may_mean(self, line: str) -> bool:
@@ -144,7 +144,7 @@ class _Question:
     def brief(self) -> str:
         return f"(after that: {question_lines(self._payload['questions'][0])[0]})"
 
-    def answered(self, line: str) -> _Command | None:
+    def take_answer(self, line: str) -> _Command | None:
         """Take the answer to one question; return the command once all have one.
 
         Raises:
@@ -158,7 +158,7 @@ class _Question:
         named = {"question_id": self._payload["question_id"]}
         return _Command("answer_question", {**named, "answers": answers})
 
-    def rejected(self, reason: str) -> _Command:
+    def build_rejection(self, reason: str) -> _Command:
         more = {"reason": reason} if reason else {}
         return _Command("reject_question", {"question_id": self._payload["question_id"], **more})
 
@@ -236,7 +236,7 @@ class OpenRequests:
         if oldest is None or (self._meant is None and isinstance(oldest, _Question)):
             return False
         try:
-            command = oldest.answered(line)
+            command = oldest.take_answer(line)
         except NoAnswer as error:
             say(str(error))
             return isinstance(oldest, _Question)
@@ -255,7 +255,7 @@ class OpenRequests:
         elif oldest is None:
             say("nothing waits for you")
         else:
-            self._send(id, oldest.rejected(reason), ask, say)
+            self._send(id, oldest.build_rejection(reason), ask, say)
 
     def _why_not(
         self, oldest: _Request | _Question | None, line: str, *, pasted: bool = False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from nousd.cli.chat.conversation import Conversation
-from nousd.cli.render.answers import queued_line
+from nousd.cli.render.answers import format_queued_input
 from nousd.errors import ClientError, Refused
 
 Row = Mapping[str, Any]
@@ -33,7 +33,7 @@ def queue(talk: Conversation, rest: str) -> None:
     if change is None or not number:
         raise ClientError(f"(it is {USAGE})")
     try:
-        change(talk, _numbered(talk, number), number, more.strip())
+        change(talk, _find_by_number(talk, number), number, more.strip())
     except Refused as refused:
         if refused.message not in {"queue_changed", "input_not_found", "input_delivered"}:
             raise
@@ -47,11 +47,11 @@ def show(talk: Conversation) -> None:
     talk.queued = answer["inputs"]
     talk.queue_revision = answer["queue_revision"]
     rows = [{**row, "client_id": talk.other_client(row)} for row in talk.queued]
-    lines = [f"{number} {queued_line(row)}" for number, row in enumerate(rows, 1)]
+    lines = [f"{number} {format_queued_input(row)}" for number, row in enumerate(rows, 1)]
     talk.say("\n".join(lines) or "(nothing waits)")
 
 
-def _numbered(talk: Conversation, number: str) -> Row:
+def _find_by_number(talk: Conversation, number: str) -> Row:
     if not talk.queued:
         show(talk)
     if not (number.isdecimal() and 1 <= int(number) <= len(talk.queued)):
@@ -71,7 +71,7 @@ def _edit(talk: Conversation, row: Row, number: str, text: str) -> None:
 
 
 def _move(talk: Conversation, row: Row, _number: str, before: str) -> None:
-    place = {"before_input_id": _numbered(talk, before)["input_id"]} if before else {}
+    place = {"before_input_id": _find_by_number(talk, before)["input_id"]} if before else {}
     _send(talk, "move_queued", row, place)
 
 

@@ -19,7 +19,13 @@ from nousd.cli.chat.conversation import Conversation
 from nousd.cli.chat.editor import Control, LineEditor, Typed
 from nousd.cli.chat.linear import DumbTerminal, LinearTerminal
 from nousd.cli.chat.open_requests import OpenRequests
-from nousd.cli.chat.terminal import EditedTerminal, PlainTerminal, echoes, knows_escapes, taken
+from nousd.cli.chat.terminal import (
+    EditedTerminal,
+    PlainTerminal,
+    echoes,
+    knows_escapes,
+    take_terminal,
+)
 from nousd.cli.client_options import Options
 from nousd.cli.output import DONE, FAILED
 from nousd.cli.render.refusals import refusal_text
@@ -54,7 +60,7 @@ def chat(options: Options, session_id: str | None = None, *, is_plain: bool = Fa
         terminal = PlainTerminal(is_terminal=at_terminal)
     talk = Conversation(options, terminal, asked, at_terminal=at_terminal)
     loop = _Loop(talk, at_terminal=at_terminal)
-    with taken(terminal):
+    with take_terminal(terminal):
         try:
             talk.attach({} if session_id is None else {"session_id": session_id})
             return loop.run()

@@ -232,7 +232,7 @@ class EditedTerminal:
     def write(self, text: str) -> None:
         """Show a piece of text, as it comes."""
         text = harmless(text)
-        erased = self._erased()
+        erased = self._erase_line()
         whole = self._tail + text
         self._tail = _last_row(whole.rpartition("\n")[2], self._columns())
         self._put(erased + text + self._row())
@@ -299,10 +299,10 @@ class EditedTerminal:
         self.say(PROMPT + "\n".join(lines))
 
     def _draw(self) -> None:
-        self._put(self._erased() + self._row())
+        self._put(self._erase_line() + self._row())
 
-    def _erased(self) -> str:
-        """Return what erases the line being typed and continues the output."""
+    def _erase_line(self) -> str:
+        """Return the text that erases the typed line and continues the output."""
         if not self._is_drawn:
             return ""
         self._is_drawn = False
@@ -350,7 +350,7 @@ def _is_ready(fd: int, seconds: float = _BURST_SECONDS) -> bool:
 
 
 @contextmanager
-def taken(terminal: Terminal) -> Iterator[None]:
+def take_terminal(terminal: Terminal) -> Iterator[None]:
     """Take the terminal, and give it back however it ends, also by a signal that ends the program."""
     with ExitStack() as undo:
         for number in (signal.SIGTERM, signal.SIGHUP):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from nousd.cli.arguments import Argument, option, required
+from nousd.cli.arguments import Argument, option, require_argument
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.command_tree import nearest
 from nousd.cli.nousctl.input_arguments import CLIENT, SESSION
@@ -47,7 +47,7 @@ def _deny(options: Options, values: dict[str, Any]) -> int:
 def _confirm(options: Options, values: dict[str, Any]) -> int:
     with options.connect() as daemon:
         pending = daemon.request("list_permissions", {}).payload["pending"]
-        request = _found(pending, "tool_call_id", values["tool_call_id"])
+        request = _find_request(pending, "tool_call_id", values["tool_call_id"])
         if request is None:
             say(
                 f"no call {values['tool_call_id']} waits; list those that do: nousctl permission list"
@@ -63,7 +63,7 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
     question_id = values["question_id"]
     with options.connect() as daemon:
         waiting = daemon.request("list_questions", {}).payload["questions"]
-        asked = _found(waiting, "question_id", question_id)
+        asked = _find_request(waiting, "question_id", question_id)
         if asked is None:
             say(f"no question {question_id} waits; list those that do: nousctl question list")
             return FAILED
@@ -84,7 +84,7 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
         )
 
 
-def _found(waiting: list[Payload], key: str, id: str) -> Payload | None:
+def _find_request(waiting: list[Payload], key: str, id: str) -> Payload | None:
     whole = whole_id(id, [each[key] for each in waiting])
     return next((each for each in waiting if each[key] == whole), None)
 
@@ -98,7 +98,7 @@ def nearest_rule(options: Options, values: Mapping[str, Any]) -> str:
     return f"; the nearest is {near[0]}" if near else ""
 
 
-_CALL: Final = required("tool_call_id", "CALL", "As listed by permission list.")
+_CALL: Final = require_argument("tool_call_id", "CALL", "As listed by permission list.")
 _REASON: Final = option("reason", "--reason", "Reason; the model receives it.")
 _RULE: Final = option("rule", "--rule", "Rule to save instead of the offered one.")
 

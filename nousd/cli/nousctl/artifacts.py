@@ -29,7 +29,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
     """
     with (
         options.connect() as daemon,
-        written(output) as target,
+        open_output(output) as target,
     ):
         digest = hashlib.sha256()
         for piece in artifact_pieces(daemon, artifact_id):
@@ -42,7 +42,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
 
 
 @contextmanager
-def written(output: Path | None) -> Iterator[BinaryIO]:
+def open_output(output: Path | None) -> Iterator[BinaryIO]:
     """Provide a file to write, under another name until the block ends without an error."""
     if output is None:
         yield sys.stdout.buffer

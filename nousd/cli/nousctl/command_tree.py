@@ -376,13 +376,13 @@ class _GroupVerbs(_Verbs):
         """Return where the first word is that is neither an option nor the value of one."""
         with_value: set[str] = set()
         if args and args[0].startswith("-"):
-            with_value = {name for verb in self.listed for name in self._valued_options(verb)}
+            with_value = {name for verb in self.listed for name in self._list_value_options(verb)}
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] != "--":
             at += 2 if args[at] in with_value else 1
         return at if at < len(args) else None
 
-    def _valued_options(self, verb: str) -> Iterator[str]:
+    def _list_value_options(self, verb: str) -> Iterator[str]:
         command = self.build(verb)
         for parameter in command.params if command is not None else ():
             if parameter.param_type_name == "option" and not getattr(parameter, "is_flag", False):

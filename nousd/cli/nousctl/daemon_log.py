@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from nousd.cli.output import shown
+from nousd.cli.output import sanitize_output
 from nousd.cli.render.people import local_time
 from nousd.errors import ClientError
 
@@ -34,7 +34,7 @@ def show(path: Path, lines: int, *, follow: bool, json: bool) -> None:
     """
     try:
         for line in _lines(path, lines, follow=follow):
-            print(shown(line if json else _for_people(line)), flush=True)
+            print(sanitize_output(line if json else _for_people(line)), flush=True)
     except OSError as error:
         raise ClientError(f"the log {path} cannot be read: {error.strerror}") from None
 

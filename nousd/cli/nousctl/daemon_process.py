@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from nousd.cli import user_service
 from nousd.cli.client_options import Options
-from nousd.cli.output import DONE, FAILED, say, shown
+from nousd.cli.output import DONE, FAILED, sanitize_output, say
 from nousd.cli.render.people import duration, local_time
 from nousd.cli.session_choice import session_here
 from nousd.cli.starting import is_usual, start_daemon, wait_until_ready
@@ -136,7 +136,7 @@ def status(options: Options, _values: dict[str, Any]) -> int:
     if options.json:
         print(json.dumps(facts, ensure_ascii=False))
     else:
-        print(*map(shown, _status_lines(facts)), sep="\n")
+        print(*map(sanitize_output, _status_lines(facts)), sep="\n")
     return DONE
 
 
@@ -219,7 +219,7 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
                 f"pid {process.pid} runs in the foreground of a terminal: end it there with Ctrl-C and"
                 " start it again; only a daemon in the background or of systemd is restarted"
             )
-        start, log = _started_again(process), process.log_output
+        start, log = _build_restart_arguments(process), process.log_output
         _end(process, options)
     say(f"stopped nousd, pid {process.pid}")
     with tempfile.TemporaryFile() if log is None else log.open("a+b") as output:
@@ -236,7 +236,7 @@ def _require_settings(process: DaemonProcess) -> None:
     """Raise ClientError if the daemon could not start again, with its flags and the settings file as it
     is now.
     """
-    start = _started_again(process)
+    start = _build_restart_arguments(process)
     # It reads the settings as serve does, and only prints them.
     at = process.argv.index("serve")
     start["args"] = [*process.argv[:at], "config", *process.argv[at + 1 :]]
@@ -260,9 +260,9 @@ def _restart_unit(unit: str) -> int:
     return DONE if done.returncode == 0 else FAILED
 
 
-def _started_again(process: DaemonProcess) -> dict[str, Any]:
-    """Return how to start the daemon as it was: same flags, folder and environment. The settings file is
-    read anew.
+def _build_restart_arguments(process: DaemonProcess) -> dict[str, Any]:
+    """Return the arguments of ``Popen`` that start the daemon as it was: same flags, folder and
+    environment. The settings file is read anew.
     """
     environ = process.environ
     if not environ:

@@ -16,7 +16,7 @@ from nousd.cli.output import DONE
 
 
 def _export(options: Options, values: dict[str, Any]) -> int:
-    from nousd.cli.nousctl.artifacts import written
+    from nousd.cli.nousctl.artifacts import open_output
     from nousd.client.markdown import transcript
     from nousd.client.session_records import json_lines
 
@@ -24,7 +24,7 @@ def _export(options: Options, values: dict[str, Any]) -> int:
     output = values.get("output")
     encoding = sys.stdout.encoding if output is None else "utf-8"
     wanted = values.get("session_id"), values.get("leaf_id")
-    with options.connect() as daemon, written(output) as file:
+    with options.connect() as daemon, open_output(output) as file:
         for text in pieces(daemon, *wanted):
             file.write(text.encode(encoding, "backslashreplace"))
     return DONE

@@ -30,14 +30,14 @@ def words_and_pipe(words: list[str]) -> str:
     """
     if words == ["-"]:
         return words_or_stdin(words)
-    parts = [part for part in (" ".join(words), _piped()) if part]
+    parts = [part for part in (" ".join(words), _read_pipe()) if part]
     if not parts:
         raise typer.BadParameter("say what to do: nousctl prompt TEXT")
     return "\n\n".join(parts)
 
 
-def _piped() -> str:
-    """Return what a pipe or a file on standard input holds. Anything else, such as a terminal or the
+def _read_pipe() -> str:
+    """Return the content of a pipe or a file on standard input. Anything else, such as a terminal or the
     input of a service, may never end.
     """
     import os

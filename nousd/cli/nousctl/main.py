@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from nousd.cli.arguments import Argument, duration_reader, function_of, given_values
+from nousd.cli.arguments import Argument, collect_values, duration_reader, function_of
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.completion import usual_socket
 from nousd.cli.nousctl import watch
@@ -165,7 +165,7 @@ _before: dict[str, Any] = {}
 
 def _take_common(values: dict[str, Any]) -> None:
     _before.clear()
-    _before.update(given_values(COMMON, values))
+    _before.update(collect_values(COMMON, values))
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
@@ -214,14 +214,14 @@ def _run(
     *,
     starts: bool,
 ) -> None:
-    common = {**_before, **given_values(COMMON, values)}
+    common = {**_before, **collect_values(COMMON, values)}
     options = Options(
         socket_path=common.get("socket_path") or usual_socket(),
         json=common.get("json", False),
         timeout_seconds=common.get("timeout_seconds"),
         verbose=common.get("verbose", False),
     )
-    given = with_one_name(arguments, given_values(arguments, values))
+    given = with_one_name(arguments, collect_values(arguments, values))
     if starts:
         _require_daemon(options, is_wanted=common.get("start", False))
     if CLIENT in arguments:

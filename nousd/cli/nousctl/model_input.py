@@ -25,20 +25,20 @@ def show(options: Options, wanted: str, *, verify: bool) -> int:
             verify.
     """
     with options.connect() as daemon:
-        told = list(_told(daemon, wanted))
-        if not told:
+        events = list(_fetch_events(daemon, wanted))
+        if not events:
             raise ClientError(
                 f"{wanted} is neither a model_input event nor a run that has one; list runs with:"
                 " nousctl run list"
             )
         if not verify:
-            answers = [event for event in told if event["payload"].get("purpose") != "summary"]
-            told = (answers or told)[-1:]
-        found_all = [_shown(daemon, event, verify=verify) for event in told]
+            answers = [event for event in events if event["payload"].get("purpose") != "summary"]
+            events = (answers or events)[-1:]
+        found_all = [_print_input(daemon, event, verify=verify) for event in events]
     return DONE if all(found_all) else FAILED
 
 
-def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
+def _fetch_events(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
     """Yield the matching events, oldest first."""
     number = wanted.removeprefix(_EVENT)
     is_event = wanted.startswith(_EVENT) and number.isdecimal() and number.isascii()
@@ -54,7 +54,7 @@ def _told(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
         page = daemon.request("get_events", {**query, "after": page["next"]}).payload
 
 
-def _shown(daemon: Connection, event: dict[str, Any], *, verify: bool) -> bool:
+def _print_input(daemon: Connection, event: dict[str, Any], *, verify: bool) -> bool:
     """Print one input; return whether its hash is the logged one."""
     payload = event["payload"]
     if "input_ref" not in payload:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl.input_arguments import NAMESPACE, RUNTIME
 from nousd.cli.nousctl.rows import Watch
-from nousd.cli.output import DONE, FAILED, shown
+from nousd.cli.output import DONE, FAILED, sanitize_output
 from nousd.client.blocking import Connection
 
 _VERSION_SECONDS: Final = 20.0
@@ -38,7 +38,7 @@ def _logout(options: Options, values: dict[str, Any]) -> int:
 
 def _run_own(options: Options, values: dict[str, Any], what: Literal["login", "logout"]) -> int:
     with options.connect() as daemon:
-        status = _asked(daemon, "get_auth_status", **values)["auth"]
+        status = _request(daemon, "get_auth_status", **values)["auth"]
     words = status.get(what)
     if not words:
         print(f"{values['runtime']}: {status['instructions']}", file=sys.stderr)
@@ -58,8 +58,8 @@ def _run_own(options: Options, values: dict[str, Any], what: Literal["login", "l
 
 def _doctor(options: Options, values: dict[str, Any]) -> int:
     with options.connect() as daemon:
-        listed = _asked(daemon, "get_runtimes")["runtimes"]
-        auth = _asked(daemon, "get_auth_status", **values)["auth"]
+        listed = _request(daemon, "get_runtimes")["runtimes"]
+        auth = _request(daemon, "get_auth_status", **values)["auth"]
     runtime = next(each for each in listed if each["name"] == values["runtime"])
     facts: dict[str, Any] = {"runtime": runtime["name"], "auth": auth}
     if "command" in runtime:
@@ -73,7 +73,7 @@ def _doctor(options: Options, values: dict[str, Any]) -> int:
     print(
         json.dumps(facts, ensure_ascii=False)
         if options.json
-        else shown("\n".join(_lines_of(facts)))
+        else sanitize_output("\n".join(_lines_of(facts)))
     )
     is_well = "command" not in facts or "program" in facts
     return DONE if is_well and auth.get("is_logged_in") is not False else FAILED
@@ -134,7 +134,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
-def _asked(daemon: Connection, command: str, **payload: Any) -> Any:
+def _request(daemon: Connection, command: str, **payload: Any) -> Any:
     return daemon.request(command, payload).payload
 
 

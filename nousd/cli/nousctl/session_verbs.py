@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from nousd.cli import session_choice
-from nousd.cli.arguments import Argument, duration_reader, option, required
+from nousd.cli.arguments import Argument, duration_reader, option, require_argument
 from nousd.cli.nousctl import session_arguments
 from nousd.cli.nousctl.rows import BEFORE, LIMIT, MODEL_CALL_SECONDS, Verb
 from nousd.cli.nousctl.session_arguments import DELETED_SESSION, THE_SESSION, THIS_SESSION
@@ -53,7 +53,7 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
         "search_sessions",
         "Find sessions by a text in their titles and messages.",
         (
-            required("query", "TEXT", "Text to find."),
+            require_argument("query", "TEXT", "Text to find."),
             LIMIT,
             option("before", "--before", "Go on where the search before ended."),
             *session_arguments.SEARCHED,
@@ -108,7 +108,7 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
     "rename": Verb(
         "rename_session",
         "Rename a session.",
-        (*THIS_SESSION, required("name", "NAME", "New name.")),
+        (*THIS_SESSION, require_argument("name", "NAME", "New name.")),
     ),
     "seen": Verb(
         "mark_seen",
@@ -183,7 +183,7 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
         "Set the entry that new work continues from.",
         (
             *THIS_SESSION,
-            required("leaf_id", "ENTRY", "Entry id, as listed by session tree."),
+            require_argument("leaf_id", "ENTRY", "Entry id, as listed by session tree."),
         ),
     ),
     "compact": Verb(

@@ -52,7 +52,7 @@ def in_session(
         if any(argument.key == EXPECTED_RUN_KEY for argument in arguments):
             rest[EXPECTED_RUN_KEY] = run_id
         return run(options, {**rest, _KEY: _session_of_last(options, run_id)})
-    chosen = _chosen(options, use, values)
+    chosen = _choose_session(options, use, values)
     if chosen is None:
         return run(options, {key: value for key, value in values.items() if key != _KEY})
     try:
@@ -87,7 +87,7 @@ def _use(arguments: tuple[Argument, ...]) -> SessionUse | None:
     return next((each.session for each in arguments if each.session is not None), None)
 
 
-def _chosen(options: Options, use: SessionUse | None, values: dict[str, Any]) -> str | None:
+def _choose_session(options: Options, use: SessionUse | None, values: dict[str, Any]) -> str | None:
     """Return the session that is meant; None to leave it to the daemon."""
     named = values.get(_KEY)
     if named is None and use not in (None, "filter"):
@@ -95,7 +95,7 @@ def _chosen(options: Options, use: SessionUse | None, values: dict[str, Any]) ->
     if named == session_choice.DAEMONS_CHOICE:
         return None
     if named is not None:
-        return _known(options, named) if use == "filter" else str(named)
+        return _resolve_id(options, named) if use == "filter" else str(named)
     if use in (None, "filter"):
         return None
     with options.connect() as daemon:
@@ -125,7 +125,7 @@ def _session_of_last(options: Options, run_id: str) -> str:
     return session_id
 
 
-def _known(options: Options, named: str) -> str:
+def _resolve_id(options: Options, named: str) -> str:
     """Return the id of a session: a filter refuses no unknown one."""
     with options.connect() as daemon:
         try:

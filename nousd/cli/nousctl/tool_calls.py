@@ -12,7 +12,7 @@ from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.command_tree import nearest
 from nousd.cli.nousctl.input_arguments import SESSION, WORK_SESSION, json_object
 from nousd.cli.nousctl.rows import Watch
-from nousd.cli.output import DONE, FAILED, print_line, say, shown
+from nousd.cli.output import DONE, FAILED, print_line, sanitize_output, say
 from nousd.client.answers import ReceivedEvent
 from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError
@@ -38,13 +38,13 @@ def _call(options: Options, values: dict[str, Any]) -> int:
         options.socket_path, wanted, timeout_seconds=options.answer_seconds
     ) as events:
         try:
-            return _shown_to_the_end(events, options)
+            return _show_until_end(events, options)
         except KeyboardInterrupt:
             say(f"\n{call_id} continues; stop it with: nousctl tool cancel {call_id}")
             raise
 
 
-def _shown_to_the_end(events: Subscription, options: Options) -> int:
+def _show_until_end(events: Subscription, options: Options) -> int:
     streamed = ""
     """The end of what was printed already."""
     for event in events:
@@ -63,7 +63,7 @@ def _show(event: ReceivedEvent, streamed: str) -> None:
     payload = event.payload
     match event.type:
         case "tool_call_output":
-            print(shown(payload["delta"]), end="", flush=True)
+            print(sanitize_output(payload["delta"]), end="", flush=True)
         case "permission_requested":
             say(
                 f"waits for permission, since {payload['reason']}; nousctl permission list shows it"
@@ -75,7 +75,7 @@ def _show(event: ReceivedEvent, streamed: str) -> None:
             elif payload["by"] == "policy":
                 say("nousctl permission list shows what is allowed, and who is asked")
         case "tool_call_completed" if not streamed.strip():
-            print(shown(payload.get("result", "")))
+            print(sanitize_output(payload.get("result", "")))
         case "tool_call_completed":
             if rest := _behind(streamed, payload.get("result", ""), is_error=payload["is_error"]):
                 say(rest)

@@ -17,7 +17,7 @@ from nousd.cli.arguments import Argument
 from nousd.cli.client_options import Options, print_answer
 from nousd.cli.nousctl.rows import Watch
 from nousd.cli.nousctl.session_arguments import OWN_WORKSPACE
-from nousd.cli.output import DONE, FAILED, say, shown
+from nousd.cli.output import DONE, FAILED, sanitize_output, say
 from nousd.cli.render.session_lines import file_lines
 from nousd.cli.session_choice import current_folder
 from nousd.client.blocking import Connection
@@ -33,7 +33,7 @@ def _trust(options: Options, values: dict[str, Any]) -> int:
     with options.connect() as daemon:
         if values.get("list"):
             return print_answer(options, daemon.request("list_trust", where))
-        payload = _named(values["path"]) if "path" in values else _own(daemon, where)
+        payload = _show_file(values["path"]) if "path" in values else _own(daemon, where)
         if payload is None or not _is_wanted(yes=values.get("yes", False)):
             return FAILED
         return _done(options, daemon.request("trust", {**payload, **where}).payload, "trusted")
@@ -64,7 +64,7 @@ def _own(daemon: Connection, where: Payload) -> Payload | None:
     return {"path": own["path"], "hash": own["hash"]}
 
 
-def _named(given: str) -> Payload | None:
+def _show_file(given: str) -> Payload | None:
     """Show a file; return it if it can be read."""
     from hashlib import sha256
 
@@ -96,7 +96,7 @@ def _is_wanted(*, yes: bool) -> bool:
 
 def _done(options: Options, payload: Payload, what: str) -> int:
     text = json.dumps(payload, ensure_ascii=False) if options.json else f"{what}: {payload['path']}"
-    print(shown(text))
+    print(sanitize_output(text))
     return DONE
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from nousd.cli.client_options import Options
 from nousd.cli.nousctl.watch import up_to_now
-from nousd.cli.output import DONE, shown
+from nousd.cli.output import DONE, sanitize_output
 
 Call = Mapping[str, Any]
 """The payload of an event."""
@@ -66,7 +66,7 @@ def usage(options: Options, *, by: str, session_id: str | None) -> int:
     if options.json:
         print(json.dumps(_report(grouping.columns, rows, total), ensure_ascii=False))
     else:
-        print(*map(shown, _table(grouping.columns, rows, total)), sep="\n")
+        print(*map(sanitize_output, _table(grouping.columns, rows, total)), sep="\n")
     return DONE
 
 
@@ -92,12 +92,12 @@ def _report(
     columns: Sequence[str], rows: Mapping[tuple[str, ...], Sums], total: Sums
 ) -> dict[str, Any]:
     named = [
-        {**dict(zip(columns, key, strict=True)), **_rounded(sums)} for key, sums in rows.items()
+        {**dict(zip(columns, key, strict=True)), **_round_cost(sums)} for key, sums in rows.items()
     ]
-    return {"rows": named, "total": _rounded(total)}
+    return {"rows": named, "total": _round_cost(total)}
 
 
-def _rounded(sums: Sums) -> dict[str, Any]:
+def _round_cost(sums: Sums) -> dict[str, Any]:
     return {**sums, "cost_usd": round(float(sums["cost_usd"]), 12)}
 
 

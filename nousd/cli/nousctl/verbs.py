@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from nousd.cli.arguments import Argument, option, required
+from nousd.cli.arguments import Argument, option, require_argument
 from nousd.cli.completion import complete_model
 from nousd.cli.nousctl.input_arguments import (
     APPEND,
@@ -52,7 +52,7 @@ MODE: Final = Argument(
     ],
     ...,
 )
-MODEL: Final = required(
+MODEL: Final = require_argument(
     "model",
     "MODEL",
     "Model as provider/model, as an alias, or by its provider's name.",
@@ -66,7 +66,7 @@ UNLISTED: Final = Argument(
     False,
     convert=not_,
 )
-INPUT: Final = required("input_id", "INPUT", "Input: its id as queue list shows it.")
+INPUT: Final = require_argument("input_id", "INPUT", "Input: its id as queue list shows it.")
 BEFORE_INPUT: Final = option(
     "before_input_id", "--before", "Input that it comes right before. [default: behind all]"
 )
@@ -154,7 +154,7 @@ VERBS: Final[dict[str, Verb]] = {
         (INPUT, REVISION, SESSION, CLIENT),
     ),
     "runs": Verb("list_runs", "List runs, newest first.", (ONLY_SESSION, LIMIT, BEFORE)),
-    "run": Verb("get_run", "Show one run.", (required("run_id", "RUN", "Run id."),)),
+    "run": Verb("get_run", "Show one run.", (require_argument("run_id", "RUN", "Run id."),)),
     "tool_calls": Verb(
         "list_tool_calls",
         "List tool calls, newest first.",
@@ -169,7 +169,7 @@ VERBS: Final[dict[str, Verb]] = {
         "get_tool_call",
         "Show one tool call: decision, execution and result.",
         (
-            required("tool_call_id", "CALL", "Tool call id."),
+            require_argument("tool_call_id", "CALL", "Tool call id."),
             Argument(
                 "attempt",
                 Annotated[
@@ -184,7 +184,7 @@ VERBS: Final[dict[str, Verb]] = {
     "cancel_call": Verb(
         "cancel_tool_call",
         "Cancel a tool call that a client made.",
-        (required("tool_call_id", "CALL", "Tool call id."),),
+        (require_argument("tool_call_id", "CALL", "Tool call id."),),
     ),
     "tools": Verb(
         "list_tools",
@@ -288,7 +288,7 @@ VERBS: Final[dict[str, Verb]] = {
         "revoke_permission",
         "Revoke a rule that you granted.",
         (
-            required("rule", "RULE", "As listed by permission list."),
+            require_argument("rule", "RULE", "As listed by permission list."),
             option(
                 "session_id", "--session", "Session in which the rule was granted; else everywhere."
             ),
@@ -299,7 +299,7 @@ VERBS: Final[dict[str, Verb]] = {
         "reject_question",
         "Reject a question of a tool.",
         (
-            required("question_id", "QUESTION", "Question id, as listed by question list."),
+            require_argument("question_id", "QUESTION", "Question id, as listed by question list."),
             option("reason", "--reason", "Reason; the model receives it."),
             CLIENT,
         ),
@@ -310,7 +310,7 @@ VERBS: Final[dict[str, Verb]] = {
         "extension_command",
         "Call an extension's command.",
         (
-            required("name", "NAME", "Command name."),
+            require_argument("name", "NAME", "Command name."),
             Argument(
                 "payload",
                 Annotated[str | None, typer.Argument(metavar="[JSON]", help="Payload.")],

@@ -48,7 +48,7 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
             return DONE
         run_id = answer.payload["run_id"]
         try:
-            code = _shown_to_the_end(_of_run(events, run_id), options)
+            code = _show_until_end(_of_run(events, run_id), options)
         except KeyboardInterrupt:
             tell_how_to_abort(run_id, payload.get("session_id"))
             raise
@@ -79,7 +79,7 @@ def _of_run(events: Iterable[ReceivedEvent], run_id: str) -> Iterator[ReceivedEv
                 return
 
 
-def _shown_to_the_end(events: Iterable[ReceivedEvent], options: Options) -> int:
+def _show_until_end(events: Iterable[ReceivedEvent], options: Options) -> int:
     status = ""
     printer = RunPrinter(tells_requests=True, verbose=options.verbose)
     for event in events:
@@ -118,7 +118,7 @@ def events(options: Options, values: dict[str, Any]) -> int:
             for event in subscription:
                 print_line(event.line)
     for told in up_to_now(options, wanted):
-        print_line(_encoded(told))
+        print_line(_encode_event(told))
     return DONE
 
 
@@ -138,7 +138,7 @@ def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[s
             page = daemon.request("get_events", {**rest, "after": page["next"]}).payload
 
 
-def _encoded(event: Mapping[str, Any]) -> bytes:
+def _encode_event(event: Mapping[str, Any]) -> bytes:
     line = json.dumps(event, ensure_ascii=False, separators=(",", ":"))
     return line.encode("utf-8", "replace")
 

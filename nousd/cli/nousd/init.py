@@ -95,7 +95,7 @@ def _provider() -> FirstSettings:
             source = found[name]
         table = {**source.table, **_key(source)}
         first = FirstSettings({"provider": source.name}, {source.name: table})
-        models = _listed(first)
+        models = _list_models(first)
         if models is not None:
             table["model"] = _model(models)
             return first
@@ -124,8 +124,8 @@ def _key(source: Source) -> dict[str, Any]:
     return {}
 
 
-def _listed(first: FirstSettings) -> Models | None:
-    """Return the server's models; None if it refuses, and then it is said why."""
+def _list_models(first: FirstSettings) -> Models | None:
+    """Return the server's models; print the reason and return None if it refuses."""
     print("asking the server for its models ...")
     try:
         models = first.models()

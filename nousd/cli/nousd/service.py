@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import typer
 
 from nousd.cli.nousd import units
-from nousd.cli.user_service import LOG, NAME, start, systemctl, told, unit_file
+from nousd.cli.user_service import LOG, NAME, query_systemd, start, systemctl, unit_file
 from nousd.errors import ConfigError, ServiceFailed
 from nousd.runtime_paths.locks import holder_of, socket_lock_file
 
@@ -81,7 +81,7 @@ def _other_daemon() -> str | None:
     # The service has the settings of the file, whatever this shell's variables are.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("NOUSD_")}
     holder = holder_of(socket_lock_file(resolve_socket(environ)))
-    own = f"pid {told('show', '--property=MainPID', '--value', NAME)}"
+    own = f"pid {query_systemd('show', '--property=MainPID', '--value', NAME)}"
     return None if holder == own else holder
 
 
@@ -115,8 +115,8 @@ def _status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         "installed": True,
         "unit": str(file),
         "current": file.read_text() == _OURS + units.service_unit(),
-        "at_login": told("is-enabled", NAME),
-        "now": told("is-active", NAME),
+        "at_login": query_systemd("is-enabled", NAME),
+        "now": query_systemd("is-active", NAME),
         "other_daemon": _other_daemon(),
     }
     print(dumps(facts) if json else "\n".join(_status_lines(facts)))

@@ -62,11 +62,11 @@ def _program() -> str:
     """Return the command line of this installation, quoted for systemd."""
     beside = Path(sys.executable).with_name("nousd")
     if beside.exists():
-        return _quoted(str(beside))
-    return f"{_quoted(sys.executable)} -m nousd"
+        return _quote(str(beside))
+    return f"{_quote(sys.executable)} -m nousd"
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     # "%" and "$" begin systemd's specifiers and variables; doubled they are themselves.
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'

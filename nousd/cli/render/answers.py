@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from nousd.cli.output import snippet
 from nousd.cli.render import metric_lines, request_lines, session_lines
-from nousd.cli.render.people import age, local_time, shown_folder
-from nousd.cli.render.session_lines import project_files
-from nousd.cli.short_ids import shortened
+from nousd.cli.render.people import age, format_folder, local_time
+from nousd.cli.render.session_lines import render_project_files
+from nousd.cli.short_ids import shorten_ids
 from nousd.client.answers import Answer
 
 Payload = Mapping[str, Any]
@@ -25,27 +25,27 @@ def as_text(answer: Answer) -> list[str]:
     try:
         return list(_SHOWN.get(answer.type, _keys_and_values)(answer.payload))
     except KeyError:
-        return list(_json(answer.payload))
+        return list(_render_json(answer.payload))
 
 
-def _json(payload: Payload) -> Iterator[str]:
+def _render_json(payload: Payload) -> Iterator[str]:
     yield json.dumps(payload, ensure_ascii=False, indent=2)
 
 
 def _keys_and_values(payload: Payload) -> Iterator[str]:
     if any(isinstance(value, list | dict) for value in payload.values()):
-        yield from _json(payload)
+        yield from _render_json(payload)
         return
     width = max(map(len, payload), default=0)
     for key, value in payload.items():
         yield f"{key:{width}}  {value}"
 
 
-def _pong(payload: Payload) -> Iterator[str]:
+def _render_pong(payload: Payload) -> Iterator[str]:
     yield payload["message"]
 
 
-def _accepted(payload: Payload) -> Iterator[str]:
+def _render_accepted(payload: Payload) -> Iterator[str]:
     facts = [
         f"{name} {payload[key]}"
         for name, key in (
@@ -71,16 +71,16 @@ def _accepted(payload: Payload) -> Iterator[str]:
         yield f"taken back, {_head(taken_back)}: {taken_back['text']}"
 
 
-def _result(payload: Payload) -> Iterator[str]:
+def _render_result(payload: Payload) -> Iterator[str]:
     yield payload["output"]
 
 
-def _state(payload: Payload) -> Iterator[str]:
+def _render_state(payload: Payload) -> Iterator[str]:
     counts = payload["pending_counts"]
-    yield f"session   {payload['session_id'] or 'none'}{_named(payload)}"
+    yield f"session   {payload['session_id'] or 'none'}{_format_name(payload)}"
     yield f"state     {payload['run_state']} {payload['run_id']}".rstrip()
     if "workspace" in payload:
-        yield f"folder    {shown_folder(payload['workspace'])}"
+        yield f"folder    {format_folder(payload['workspace'])}"
     if "override" in payload:
         yield f"outside   asked about until {local_time(payload['override']['expires_at'])}"
     yield f"model     {payload['provider']} {payload['model']}"
@@ -99,7 +99,7 @@ def _state(payload: Payload) -> Iterator[str]:
     yield f"cursor    {payload['cursor']}"
 
 
-def _messages(payload: Payload) -> Iterator[str]:
+def _render_messages(payload: Payload) -> Iterator[str]:
     for entry in payload["messages"]:
         yield _entry(entry)
     if payload["has_more"]:
@@ -119,7 +119,7 @@ def _entry(entry: Payload) -> str:
     return f"[{entry['role']}] {entry['text']}{calls}"
 
 
-def _tree(payload: Payload) -> Iterator[str]:
+def _render_tree(payload: Payload) -> Iterator[str]:
     # Only branches are indented; a long conversation would run off the screen otherwise.
     children = Counter(node["parent_id"] for node in payload["nodes"])
     depths: dict[str, int] = {}
@@ -133,36 +133,36 @@ def _tree(payload: Payload) -> Iterator[str]:
         yield f"(more: --after {payload['nodes'][-1]['id']})"
 
 
-def _compaction(payload: Payload) -> Iterator[str]:
+def _render_compaction(payload: Payload) -> Iterator[str]:
     yield f"compacted {payload['tokens_before']} tokens of {payload['session_id']}:"
     yield payload["summary"]
 
 
-def _leaf(payload: Payload) -> Iterator[str]:
+def _render_leaf(payload: Payload) -> Iterator[str]:
     yield f"leaf {payload['leaf_id']} of {payload['session_id']}"
 
 
-def _session(payload: Payload) -> Iterator[str]:
+def _render_session(payload: Payload) -> Iterator[str]:
     branch = f", branch of {payload['parent_id']}" if "parent_id" in payload else ""
     active = " (active)" if payload["active"] else ""
-    yield f"{payload['session_id']}{_named(payload)}{active}{branch}"
+    yield f"{payload['session_id']}{_format_name(payload)}{active}{branch}"
 
 
-def _attached(payload: Payload) -> Iterator[str]:
-    yield f"{payload['session_id']} works in {shown_folder(payload['workspace'])}"
-    yield f"before    {shown_folder(payload['attached_from'])}"
+def _render_attached(payload: Payload) -> Iterator[str]:
+    yield f"{payload['session_id']} works in {format_folder(payload['workspace'])}"
+    yield f"before    {format_folder(payload['attached_from'])}"
     for rule in payload.get("revoked", ()):
         yield f"revoked   {rule}"
 
 
-def _override(payload: Payload) -> Iterator[str]:
+def _render_override(payload: Payload) -> Iterator[str]:
     if "override" in payload:
         yield f"what lies outside is asked about until {local_time(payload['override']['expires_at'])}"
     else:
         yield "what lies outside is refused"
 
 
-def _session_deleted(payload: Payload) -> Iterator[str]:
+def _render_session_deleted(payload: Payload) -> Iterator[str]:
     if "delete_at" in payload:
         id, at = payload["session_id"], local_time(payload["delete_at"])
         yield f"{id} is deleted at {at}; until then: nousctl session restore {id}"
@@ -172,14 +172,14 @@ def _session_deleted(payload: Payload) -> Iterator[str]:
         yield f"a run of {payload['session_id']} is stopped first"
 
 
-def _runs(payload: Payload) -> Iterator[str]:
+def _render_runs(payload: Payload) -> Iterator[str]:
     for run in payload["runs"]:
         yield _run_line(run)
     if payload["has_more"]:
         yield f"(more: --before {payload['runs'][-1]['run_id']})"
 
 
-def _run(payload: Payload) -> Iterator[str]:
+def _render_run(payload: Payload) -> Iterator[str]:
     run = payload["run"]
     yield _run_line(run)
     yield f"session {run['session_id']}, model {run['model']}, {run['turns']} turns"
@@ -200,17 +200,17 @@ def _run_line(run: Payload) -> str:
     return f"{run['run_id']}  {run['status']}  {local_time(started)}  {took}"
 
 
-def _queue(payload: Payload) -> Iterator[str]:
-    shown = shortened([waiting["input_id"] for waiting in payload["inputs"]])
+def _render_queue(payload: Payload) -> Iterator[str]:
+    shown = shorten_ids([waiting["input_id"] for waiting in payload["inputs"]])
     for waiting in payload["inputs"]:
-        yield f"{shown[waiting['input_id']]} {queued_line(waiting)}"
+        yield f"{shown[waiting['input_id']]} {format_queued_input(waiting)}"
     if not payload["inputs"]:
         yield "nothing waits"
     if "queue_revision" in payload:
         yield f"revision  {payload['queue_revision']}"
 
 
-def _todos(payload: Payload) -> Iterator[str]:
+def _render_todos(payload: Payload) -> Iterator[str]:
     for todo in payload["todos"]:
         priority = f" ({todo['priority']})" if "priority" in todo else ""
         yield f"{todo['status']:11}  {' '.join(todo['content'].split())}{priority}"
@@ -218,7 +218,7 @@ def _todos(payload: Payload) -> Iterator[str]:
         yield "nothing is on the list"
 
 
-def queued_line(waiting: Payload) -> str:
+def format_queued_input(waiting: Payload) -> str:
     """Return the line that shows a queued input, shortened."""
     files = f" ({len(waiting['attachments'])} attached)" if waiting.get("attachments") else ""
     return f"{_head(waiting)}: {snippet(waiting['text'])}{files}"
@@ -233,7 +233,7 @@ def _of_namespace(payload: Payload) -> str:
     return f" for {payload['runtime_namespace']}" if "runtime_namespace" in payload else ""
 
 
-def _runtimes(payload: Payload) -> Iterator[str]:
+def _render_runtimes(payload: Payload) -> Iterator[str]:
     for runtime in payload["runtimes"]:
         mark = "*" if runtime["is_default"] else " "
         facts = [runtime[key] for key in ("kind", "version") if key in runtime]
@@ -245,7 +245,7 @@ def _runtimes(payload: Payload) -> Iterator[str]:
             yield f"    own tools {tools}, files {level}, mode {mode}"
 
 
-def _auth_status(payload: Payload) -> Iterator[str]:
+def _render_auth_status(payload: Payload) -> Iterator[str]:
     status = payload["auth"]
     words = {True: "logged in", False: "not logged in", None: "its log-in cannot be seen"}
     of = f" as {status['account']}" if "account" in status else ""
@@ -259,7 +259,7 @@ def _auth_status(payload: Payload) -> Iterator[str]:
         yield f"    {status['instructions']}"
 
 
-def _agents(payload: Payload) -> Iterator[str]:
+def _render_agents(payload: Payload) -> Iterator[str]:
     for agent in payload["agents"]:
         marks = [agent["source"], *([] if agent["trusted"] else ["not trusted"])]
         if not agent["usable"]:
@@ -273,7 +273,7 @@ def _agents(payload: Payload) -> Iterator[str]:
         yield "there are no agents"
 
 
-def _tools(payload: Payload) -> Iterator[str]:
+def _render_tools(payload: Payload) -> Iterator[str]:
     for tool in payload["tools"]:
         mark = "*" if tool["active"] else " "
         yield f"{mark} {tool['name']} ({tool['source']}): {snippet(tool['description'])}"
@@ -281,7 +281,7 @@ def _tools(payload: Payload) -> Iterator[str]:
         yield f"(more: --after {payload['tools'][-1]['name']})"
 
 
-def _mcp_servers(payload: Payload) -> Iterator[str]:
+def _render_mcp_servers(payload: Payload) -> Iterator[str]:
     for server in payload["servers"]:
         where = server.get("url") or " ".join(server.get("command", ()))
         count = len(server["tools"])
@@ -294,7 +294,7 @@ def _mcp_servers(payload: Payload) -> Iterator[str]:
         yield "no MCP servers"
 
 
-def _models(payload: Payload) -> Iterator[str]:
+def _render_models(payload: Payload) -> Iterator[str]:
     for model in payload["models"]:
         mark = "*" if model["is_default"] else " "
         facts = [*(f"= {alias}" for alias in model.get("aliases", ()))]
@@ -309,15 +309,15 @@ def _models(payload: Payload) -> Iterator[str]:
         yield "(more: --provider NAME)"
 
 
-def _upload(payload: Payload) -> Iterator[str]:
+def _render_upload(payload: Payload) -> Iterator[str]:
     yield f"{payload['upload_id']}: {payload['received']} bytes received"
 
 
-def _artifact(payload: Payload) -> Iterator[str]:
+def _render_artifact(payload: Payload) -> Iterator[str]:
     yield f"{payload['artifact_id']}  {payload['media_type']}, {payload['size_bytes']} bytes"
 
 
-def _capabilities(payload: Payload) -> Iterator[str]:
+def _render_capabilities(payload: Payload) -> Iterator[str]:
     yield f"nousd {payload['version']}, protocol {payload['protocol']}"
     yield f"model     {payload['provider']} {payload['model']}"
     yield f"commands  {' '.join(payload['commands'])}"
@@ -326,46 +326,46 @@ def _capabilities(payload: Payload) -> Iterator[str]:
     yield f"limits    {', '.join(f'{name} {value}' for name, value in payload['limits'].items())}"
 
 
-def _named(payload: Payload) -> str:
+def _format_name(payload: Payload) -> str:
     return f' "{payload["name"]}"' if payload.get("name") else ""
 
 
 _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
-    "pong": _pong,
-    "accepted": _accepted,
-    "result": _result,
-    "state": _state,
-    "messages": _messages,
-    "tree": _tree,
-    "compaction": _compaction,
-    "leaf": _leaf,
-    "session": _session,
-    "sessions": session_lines.sessions,
-    "session_matches": session_lines.session_matches,
-    "session_record": session_lines.session_record,
-    "session_deleted": _session_deleted,
-    "attached": _attached,
-    "workspace_override": _override,
-    "runs": _runs,
-    "run": _run,
-    "tool_call": request_lines.tool_call,
-    "tool_calls": request_lines.tool_calls,
-    "queue": _queue,
-    "todos": _todos,
-    "tools": _tools,
-    "agents": _agents,
-    "runtimes": _runtimes,
-    "auth_status": _auth_status,
-    "mcp_servers": _mcp_servers,
-    "models": _models,
-    "upload": _upload,
-    "artifact": _artifact,
-    "capabilities": _capabilities,
-    "metrics": metric_lines.metrics,
-    "permissions": request_lines.permissions,
-    "questions": request_lines.questions,
-    "project_files": project_files,
+    "pong": _render_pong,
+    "accepted": _render_accepted,
+    "result": _render_result,
+    "state": _render_state,
+    "messages": _render_messages,
+    "tree": _render_tree,
+    "compaction": _render_compaction,
+    "leaf": _render_leaf,
+    "session": _render_session,
+    "sessions": session_lines.render_sessions,
+    "session_matches": session_lines.render_session_matches,
+    "session_record": session_lines.render_session_record,
+    "session_deleted": _render_session_deleted,
+    "attached": _render_attached,
+    "workspace_override": _render_override,
+    "runs": _render_runs,
+    "run": _render_run,
+    "tool_call": request_lines.render_tool_call,
+    "tool_calls": request_lines.render_tool_calls,
+    "queue": _render_queue,
+    "todos": _render_todos,
+    "tools": _render_tools,
+    "agents": _render_agents,
+    "runtimes": _render_runtimes,
+    "auth_status": _render_auth_status,
+    "mcp_servers": _render_mcp_servers,
+    "models": _render_models,
+    "upload": _render_upload,
+    "artifact": _render_artifact,
+    "capabilities": _render_capabilities,
+    "metrics": metric_lines.render_metrics,
+    "permissions": request_lines.render_permissions,
+    "questions": request_lines.render_questions,
+    "project_files": render_project_files,
     # The one response whose content is not ours: a script may parse it.
-    "extension_result": _json,
+    "extension_result": _render_json,
 }
 """type of the response -> its lines; by default a line for each key."""

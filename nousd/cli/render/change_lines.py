@@ -60,7 +60,7 @@ def change_lines(request: Payload, folder: str) -> list[str]:
             lines = _of_file(Path(folder, str(args.get("path", ""))), args["content"].split("\n"))
         case _:
             lines = _without_end(args["patch"].split("\n"))
-    return [*_bounded(lines), *_shortened(request)]
+    return [*_limit_lines(lines), *_note_shortening(request)]
 
 
 def _is_change(request: Payload) -> bool:
@@ -114,10 +114,10 @@ def _diff(old: list[str], new: list[str]) -> list[str]:
     if len(old) + len(new) > _COMPARED_LINES_MAX:
         return [*(f"-{line}" for line in old), *(f"+{line}" for line in new)]
     hunks = list(unified_diff(old, new, lineterm=""))[2:]
-    return [_moved(line, first) if line.startswith("@@") else line for line in hunks]
+    return [_shift_header(line, first) if line.startswith("@@") else line for line in hunks]
 
 
-def _moved(header: str, lines: int) -> str:
+def _shift_header(header: str, lines: int) -> str:
     """Return the header of a hunk that begins so many lines further down."""
     return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + lines), header)
 
@@ -132,9 +132,9 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
-def _bounded(lines: list[str]) -> list[str]:
+def _limit_lines(lines: list[str]) -> list[str]:
     """Return the beginning of a diff, with what is left out counted."""
-    shown = [_cut(harmless(line)) for line in lines[:_LINES_MAX]]
+    shown = [_truncate_line(harmless(line)) for line in lines[:_LINES_MAX]]
     rest = lines[_LINES_MAX:]
     if rest:
         added = sum(line.startswith("+") for line in rest)
@@ -143,12 +143,12 @@ def _bounded(lines: list[str]) -> list[str]:
     return shown
 
 
-def _cut(line: str) -> str:
+def _truncate_line(line: str) -> str:
     more = len(line) - _LINE_CHARS_MAX
     return f"{line[:_LINE_CHARS_MAX]} ({more} more characters)" if more > 0 else line
 
 
-def _shortened(request: Payload) -> list[str]:
+def _note_shortening(request: Payload) -> list[str]:
     if "args_ref" not in request:
         return []
     return [f"(shortened; the whole: nousctl artifact get {request['args_ref']})"]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from nousd.cli.output import snippet
-from nousd.cli.render.people import shown_folder
+from nousd.cli.render.people import format_folder
 
 Payload = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ def session_line(state: Payload, session: Payload) -> str:
 def facts(state: Payload) -> Iterator[str]:
     """Yield the lines about a session that a person at a terminal needs."""
     if "workspace" in state:
-        yield f"folder  {shown_folder(state['workspace'])}"
+        yield f"folder  {format_folder(state['workspace'])}"
     thinking = f", thinking {state['thinking']}" if "thinking" in state else ""
     yield f"model   {state['provider']} {state['model']}{thinking}"
     if "permission_mode" in state:

@@ -10,7 +10,7 @@ from nousd.cli.render.people import duration, local_time
 Payload = Mapping[str, Any]
 
 
-def metrics(payload: Payload) -> Iterator[str]:
+def render_metrics(payload: Payload) -> Iterator[str]:
     """Yield a line for each metric."""
     yield f"nousd        {payload['version']}, since {local_time(payload['started_at'])}"
     yield f"up           {duration(payload['uptime_seconds'])}"

@@ -9,8 +9,8 @@ from typing import Final
 _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def shown_folder(folder: str | Path) -> str:
-    """Return a folder for people: what lies in the home folder begins with ``~``."""
+def format_folder(folder: str | Path) -> str:
+    """Return a folder for people: a path in the home folder begins with ``~``."""
     path, home = Path(folder), Path.home()
     if path == home:
         return "~"

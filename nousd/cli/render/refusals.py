@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from nousd.cli.render.people import shown_folder
+from nousd.cli.render.people import format_folder
 from nousd.errors import Refused, without_category
 
 _SAID: Final = {
@@ -104,7 +104,7 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if word == "workspace_not_allowed":
         return _folder_refusal(refused)
     if word == "workspace_not_found":
-        folder = shown_folder(refused.details.get("workspace", ""))
+        folder = format_folder(refused.details.get("workspace", ""))
         return (
             f"the folder {folder} cannot be a workspace: {refused.cause}; name one that the daemon"
             " can use, on the machine where it runs"
@@ -138,7 +138,7 @@ def provider_hint(cause: str) -> str:
 
 
 def _folder_refusal(refused: Refused) -> str:
-    folder = shown_folder(refused.details.get("workspace", ""))
+    folder = format_folder(refused.details.get("workspace", ""))
     cause = refused.cause or "it is not allowed"
     if ";" not in cause:
         cause += "; use another folder: nousctl session new --workspace FOLDER"

@@ -40,7 +40,7 @@ def waiting_lines(status: str) -> list[str]:
 # --- requests for permission -----------------------------------------------------------------
 
 
-def permissions(payload: Payload) -> Iterator[str]:
+def render_permissions(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_permissions``."""
     yield f"mode      {payload['mode']}"
     if not (payload["can_answer"] or payload["pending"]):
@@ -122,7 +122,7 @@ def _value(value: Any) -> str:
 # --- questions -------------------------------------------------------------------------------
 
 
-def questions(payload: Payload) -> Iterator[str]:
+def render_questions(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_questions``."""
     for waiting in payload["questions"]:
         until = local_time(waiting["expires_at"])
@@ -142,13 +142,13 @@ def question_lines(question: Payload) -> list[str]:
     return [
         f"{header}{question['question']}{several}",
         *(
-            f"  {number} {option['label']}" + _described(option)
+            f"  {number} {option['label']}" + _format_description(option)
             for number, option in enumerate(question.get("options", ()), 1)
         ),
     ]
 
 
-def _described(option: Payload) -> str:
+def _format_description(option: Payload) -> str:
     return f": {option['description']}" if option.get("description") else ""
 
 
@@ -182,7 +182,7 @@ def answer_to(question: Payload, typed: str) -> dict[str, Any]:
     return {"chosen": list(dict.fromkeys(named[part] for part in parts))}
 
 
-def tool_call(payload: Payload) -> Iterator[str]:
+def render_tool_call(payload: Payload) -> Iterator[str]:
     """Yield the lines that show one attempt."""
     call = payload["call"]
     yield from _facts(call)
@@ -209,7 +209,7 @@ def _facts(call: Payload) -> Iterator[str]:
         yield f"ran {call['duration_ms']} ms in the {call.get('execution_env', 'host')}"
 
 
-def tool_calls(payload: Payload) -> Iterator[str]:
+def render_tool_calls(payload: Payload) -> Iterator[str]:
     """Yield the lines that show a page of ``list_tool_calls``."""
     for call in payload["calls"]:
         of = call.get("run_id", "client")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from nousd.cli.output import say, shown, snippet
+from nousd.cli.output import sanitize_output, say, snippet
 from nousd.cli.render.refusals import cause_text, provider_hint
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
@@ -69,7 +69,7 @@ class _Streams:
     """Answers on standard output, the rest on standard error."""
 
     def write(self, text: str) -> None:
-        print(shown(text), end="", flush=True)
+        print(sanitize_output(text), end="", flush=True)
 
     def remark(self, text: str) -> None:
         say(text)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nousd.cli.render.people import age, local_time, shown_folder
+from nousd.cli.render.people import age, format_folder, local_time
 
 Payload = Mapping[str, Any]
 
 
-def sessions(payload: Payload) -> Iterator[str]:
+def render_sessions(payload: Payload) -> Iterator[str]:
     """Yield a line for each session, and one if there are more."""
     rows = payload["sessions"]
     for row in rows:
         mark = "*" if row["active"] else " "
-        folder = f"  {shown_folder(row['workspace'])}" if "workspace" in row else ""
+        folder = f"  {format_folder(row['workspace'])}" if "workspace" in row else ""
         yield f"{mark} {row['session_id']}  {age(row['updated_at']):>4}  {_state(row)}{folder}"
     if payload["has_more"]:
         yield f"({len(rows)} of {payload['count']}; more: --before {rows[-1]['session_id']})"
 
 
-def session_matches(payload: Payload) -> Iterator[str]:
+def render_session_matches(payload: Payload) -> Iterator[str]:
     """Yield two lines for each session that was found, or that there is none, and how to search on."""
     for match in payload["matches"]:
         row = match["session"]
@@ -50,16 +50,16 @@ def _state(row: Payload) -> str:
     return f"{row['run_state']}{name}{source}{of}{runtime}{unread}{archived}{ends}"
 
 
-def session_record(payload: Payload) -> Iterator[str]:
+def render_session_record(payload: Payload) -> Iterator[str]:
     """Yield the facts about one session, one line each."""
     row = payload["session"]
     yield f"{row['session_id']}  {_state(row)}"
     yield f"created   {local_time(row['created_at'])}, updated {local_time(row['updated_at'])}"
-    yield f"workspace {shown_folder(row['workspace'])}"
+    yield f"workspace {format_folder(row['workspace'])}"
     yield f"model     {row['provider']} {row['model']}, mode {row['permission_mode']}"
     if "attached_from" in row:
         why = f": {row['attach_reason']}" if "attach_reason" in row else ""
-        folder = shown_folder(row["attached_from"])
+        folder = format_folder(row["attached_from"])
         yield f"before    {folder}, until {local_time(row['attached_at'])}{why}"
     if "override" in row:
         yield f"override  until {local_time(row['override']['expires_at'])}"
@@ -76,7 +76,7 @@ def session_record(payload: Payload) -> Iterator[str]:
         yield f"kept      {', '.join(row['source_metadata'])}".rstrip()
 
 
-def project_files(payload: Payload) -> Iterator[str]:
+def render_project_files(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_trust``."""
     for file in payload["files"]:
         yield from file_lines(file)
