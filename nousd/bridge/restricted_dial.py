@@ -37,6 +37,6 @@ class RestrictedDial(SocketDial):
             await stream.send(_MARK)
             while not line.endswith(b"\n") and len(line) < _ANSWER_BYTES_MAX:
                 line += await stream.receive()
-            decode_answer(bytes(line)).accepted()
+            decode_answer(bytes(line)).raise_for_refusal()
         except (anyio.EndOfStream, anyio.BrokenResourceError, ClientError) as error:
             raise DaemonUnreachable(f"the daemon on {self} does not answer: {error}") from None

@@ -42,8 +42,8 @@ class Answer(NamedTuple):
     refusal: Refused | None
     line: bytes = b""
 
-    def accepted(self) -> Answer:
-        """Return itself.
+    def raise_for_refusal(self) -> Answer:
+        """Return the answer itself.
 
         Raises:
             Refused: the daemon answered with an error.

@@ -50,7 +50,7 @@ class _Lines:
     """
 
     def __init__(self, path: Path, timeout_seconds: float) -> None:
-        self._socket = _connected(path, timeout_seconds)
+        self._socket = _connect(path, timeout_seconds)
         self._splitter = new_splitter()
         self._ready: deque[bytes | LineTooLong] = deque()
 
@@ -179,7 +179,7 @@ class Connection(_Lines):
         # An error about a line that the daemon could not read has no id.
         if answer.id not in (request_id, ""):
             raise AnswerInvalid("the daemon answered a request that was not sent")
-        return answer.accepted()
+        return answer.raise_for_refusal()
 
     def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes:
         """Send a line, which ends in LF, unchanged, and return the line that comes back.
@@ -225,7 +225,7 @@ class Subscription(_Lines):
         with ExitStack() as undo:
             undo.callback(self.close)
             self._send(encode_request("s1", "subscribe", wanted), deadline)
-            self.subscribed = self._answer(deadline).accepted().payload
+            self.subscribed = self._answer(deadline).raise_for_refusal().payload
             """The answer: ``cursor``, after which events follow, and ``head``, the newest event then."""
             undo.pop_all()
         self.cursor: str = self.subscribed.get("cursor", "")
@@ -255,7 +255,7 @@ class Subscription(_Lines):
         """
         deadline = time.monotonic() + timeout_seconds
         while isinstance(received := decode_subscription_line(self._receive(deadline)), Answer):
-            self.cursor = received.accepted().payload.get("cursor", self.cursor)
+            self.cursor = received.raise_for_refusal().payload.get("cursor", self.cursor)
         self.cursor = received.id
         return received
 
@@ -266,7 +266,7 @@ class Subscription(_Lines):
                 return received
 
 
-def _connected(path: Path, timeout_seconds: float) -> socket.socket:
+def _connect(path: Path, timeout_seconds: float) -> socket.socket:
     connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connecting.settimeout(timeout_seconds)
     try:

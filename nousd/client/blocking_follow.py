@@ -54,7 +54,7 @@ class Follower:
         self._backoff = Backoff(retry)
         self._tell = on_interruption
         self._cursor: str = self._wanted.pop("after", None) or ""
-        self._subscription: Subscription | None = self._subscribed()
+        self._subscription: Subscription | None = self._subscribe()
 
     @property
     def cursor(self) -> str:
@@ -92,8 +92,8 @@ class Follower:
         while True:
             try:
                 if self._subscription is None:
-                    self._subscription = self._subscribed()
-                event = self._received(self._subscription, deadline)
+                    self._subscription = self._subscribe()
+                event = self._receive(self._subscription, deadline)
             except ClientError as error:
                 self._lose(error, deadline)
             else:
@@ -101,7 +101,7 @@ class Follower:
                     raise AnswerTimedOut("no event came in time")
                 return event
 
-    def _received(self, subscription: Subscription, deadline: float) -> ReceivedEvent | None:
+    def _receive(self, subscription: Subscription, deadline: float) -> ReceivedEvent | None:
         """Return the next event; None if there was none until the deadline."""
         left, silence = deadline - time.monotonic(), self._silence_seconds
         try:
@@ -112,10 +112,10 @@ class Follower:
             late = f"the daemon gave no sign of life for {silence:g} seconds"
             raise ConnectionLost(late) from None
 
-    def _subscribed(self) -> Subscription:
+    def _subscribe(self) -> Subscription:
         wanted = self._wanted if not self._cursor else {**self._wanted, "after": self._cursor}
         opened = Subscription(self._socket_path, wanted, timeout_seconds=self._timeout_seconds)
-        self._backoff.connected(time.monotonic())
+        self._backoff.on_connected(time.monotonic())
         return opened
 
     def _lose(self, error: ClientError, deadline: float) -> None:

@@ -96,7 +96,7 @@ class Client(Asking):
         with anyio.move_on_after(None if seconds == math.inf else seconds):
             async with self._room:
                 late = f"the daemon did not answer {type_} within {seconds:g} seconds"
-                return await self._requested(type_, payload)
+                return await self._request_with_retries(type_, payload)
         raise AnswerTimedOut(late)
 
     def subscribe(self, wanted: Subscribe) -> AbstractAsyncContextManager[Subscription]:
@@ -119,7 +119,7 @@ class Client(Asking):
             on_interruption=on_interruption,
         )
 
-    async def _requested(self, type_: str, payload: Mapping[str, Any]) -> Answer:
+    async def _request_with_retries(self, type_: str, payload: Mapping[str, Any]) -> Answer:
         """Send the request; repeat it after a lost connection if that is harmless."""
         backoff = Backoff(Retry(give_up=self._patience_seconds))
         lost: ConnectionLost | None = None
@@ -127,7 +127,7 @@ class Client(Asking):
             failure: ClientError
             try:
                 connection = await self._connection()
-                return await self._exchanged(connection, type_, payload)
+                return await self._exchange(connection, type_, payload)
             except DaemonUnreachable as error:
                 failure = lost or error
             except ConnectionLost as error:
@@ -141,7 +141,7 @@ class Client(Asking):
                 raise failure
             await anyio.sleep(seconds)
 
-    async def _exchanged(
+    async def _exchange(
         self, connection: Connection, type_: str, payload: Mapping[str, Any]
     ) -> Answer:
         try:

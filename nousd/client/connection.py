@@ -28,7 +28,7 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.client.dial import Where, dial_of, has_news, opened
+from nousd.client.dial import Where, dial_of, has_news, wait_for_stream
 from nousd.client.memory import MemoryStream
 from nousd.client.typed import Asking, loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
@@ -106,9 +106,9 @@ class Connection(Asking):
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         if seconds == math.inf:
-            return (await self._exchange(type_, payload)).accepted()
+            return (await self._exchange(type_, payload)).raise_for_refusal()
         with anyio.move_on_after(seconds):
-            return (await self._exchange(type_, payload)).accepted()
+            return (await self._exchange(type_, payload)).raise_for_refusal()
         raise AnswerTimedOut(f"the daemon did not answer {type_} within {seconds:g} seconds")
 
     async def _exchange(self, type_: str, payload: Mapping[str, Any]) -> Answer:
@@ -127,7 +127,7 @@ class Connection(Asking):
         return request.answer
 
     async def _send(self, line: bytes) -> None:
-        sent = self._sent_at_once(line)
+        sent = self._send_at_once(line)
         try:
             if sent < len(line):
                 await self._stream.send(line[sent:])
@@ -140,7 +140,7 @@ class Connection(Asking):
                 # What follows half a line would be taken for its rest.
                 self._break(ConnectionLost("a request was given up while it was being sent"))
 
-    def _sent_at_once(self, line: bytes) -> int:
+    def _send_at_once(self, line: bytes) -> int:
         """Send what can be sent without a checkpoint at which it could be cancelled."""
         return self._stream.send_now(line) if isinstance(self._stream, MemoryStream) else 0
 
@@ -203,7 +203,7 @@ async def connect(
         DaemonUnreachable: no daemon listens.
     """
     dial = dial_of(where)
-    stream = await opened(dial.commands(), dial, timeout_seconds)
+    stream = await wait_for_stream(dial.commands(), dial, timeout_seconds)
     connection = Connection(stream, timeout_seconds=timeout_seconds)
     try:
         yield connection

@@ -49,10 +49,10 @@ class SocketDial:
         return str(self._socket_path)
 
     async def commands(self) -> AnyByteStream:
-        return await _connected(self._socket_path)
+        return await _connect(self._socket_path)
 
     async def events(self) -> AnyByteStream:
-        return await _connected(locations.events_socket(self._socket_path))
+        return await _connect(locations.events_socket(self._socket_path))
 
 
 def dial_of(where: Where) -> Dial:
@@ -60,7 +60,9 @@ def dial_of(where: Where) -> Dial:
     return SocketDial(where) if isinstance(where, Path) else where
 
 
-async def opened(dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float) -> AnyByteStream:
+async def wait_for_stream(
+    dialing: Awaitable[AnyByteStream], dial: Dial, seconds: float
+) -> AnyByteStream:
     """Wait for a stream that is being opened.
 
     Raises:
@@ -85,7 +87,7 @@ def has_news(stream: AnyByteStream) -> bool:
     return bool(poll.poll(0))
 
 
-async def _connected(path: Path) -> AnyByteStream:
+async def _connect(path: Path) -> AnyByteStream:
     try:
         return await anyio.connect_unix(path)
     except OSError as error:

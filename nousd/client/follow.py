@@ -16,7 +16,7 @@ import msgspec
 from nousd.client.answers import REQUEST_TIMEOUT_SECONDS, ReceivedEvent
 from nousd.client.dial import Dial, Where, dial_of
 from nousd.client.resuming import KEEPALIVE_SECONDS, Backoff, Interruption, Retry, may_heal
-from nousd.client.subscription import Subscription, opened_subscription
+from nousd.client.subscription import Subscription, open_subscription
 from nousd.errors import ClientError
 from nousd.wire.commands.subscribe import Subscribe
 from nousd.wire.responses import Subscribed
@@ -94,9 +94,9 @@ class Follower:
 
     async def _subscribe(self) -> None:
         wanted = msgspec.structs.replace(self._wanted, after=self._cursor or None)
-        subscription = await opened_subscription(self._dial, wanted, self._timeout_seconds)
+        subscription = await open_subscription(self._dial, wanted, self._timeout_seconds)
         self._subscription, self.subscribed = subscription, subscription.subscribed
-        self._backoff.connected(anyio.current_time())
+        self._backoff.on_connected(anyio.current_time())
         self.connections += 1
 
     async def _lose(self, error: ClientError) -> None:

@@ -43,23 +43,23 @@ def head(session: SessionRecord) -> str:
         f"- workspace {_code(session.workspace)}",
         f"- model {_code(f'{session.provider}/{session.model}')}",
     )
-    return _blocks(f"# {_escaped(title)}", "\n".join(facts))
+    return _blocks(f"# {_escape(title)}", "\n".join(facts))
 
 
 def entry(entry: Entry) -> str:
     """Return one entry: a heading with its role and time, and its content."""
     if isinstance(entry, CompactionEntry):
         heading = f"## Summary of what came before · {_time(entry.created_at)}"
-        return _blocks(heading, _quoted(entry.summary))
+        return _blocks(heading, _quote(entry.summary))
     content = _ENTRIES[entry.role](entry)
-    failed = () if entry.error is UNSET else (f"Failed: {_escaped(plain_line(entry.error))}",)
+    failed = () if entry.error is UNSET else (f"Failed: {_escape(plain_line(entry.error))}",)
     return _blocks(*content, *_whole(entry.text_ref), *failed)
 
 
 def _of_user(message: MessageEntry) -> Iterator[str]:
     kind = "" if message.turn_kind == "prompt" else f" ({message.turn_kind.replace('_', '-')})"
     yield f"## User{kind} · {_time(message.created_at)}"
-    yield _quoted(message.text)
+    yield _quote(message.text)
     if message.attachments:
         yield "\n".join(map(_attachment, message.attachments))
 
@@ -71,10 +71,10 @@ def _of_assistant(message: MessageEntry) -> Iterator[str]:
     yield f"## Assistant · {_time(message.created_at)}{model}{early}"
     if message.reasoning:
         yield "### Reasoning"
-        yield _quoted(message.reasoning)
+        yield _quote(message.reasoning)
         if message.text:
             yield "### Answer"
-    yield _quoted(message.text)
+    yield _quote(message.text)
     for call in message.tool_calls or ():
         yield from _call(call)
 
@@ -84,7 +84,7 @@ def _of_tool(message: MessageEntry) -> Iterator[str]:
         " · not executed" if message.executed is False else " · failed" if message.is_error else ""
     )
     yield f"## Result of {_code(message.tool_name or '')} · {_time(message.created_at)}{how}"
-    yield _fenced(message.text)
+    yield _fence(message.text)
     yield from _whole(message.artifact_id)
 
 
@@ -93,7 +93,7 @@ _ENTRIES: Final = {"user": _of_user, "assistant": _of_assistant, "tool": _of_too
 
 def _call(call: ToolCall) -> Iterator[str]:
     yield f"### Call of {_code(call.name)}"
-    yield _fenced(json.dumps(call.args, ensure_ascii=False, indent=2), "json")
+    yield _fence(json.dumps(call.args, ensure_ascii=False, indent=2), "json")
     yield from _whole(call.args_ref)
 
 
@@ -118,13 +118,13 @@ def _blocks(*blocks: str) -> str:
     return "".join(f"{block}\n\n" for block in blocks if block)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return Markdown as a quotation, in which everything that it opens ends."""
     lines = visible(text).split("\n") if text else ()
     return "\n".join(f"> {line}" if line.strip() else ">" for line in lines)
 
 
-def _fenced(text: str, language: str = "") -> str:
+def _fence(text: str, language: str = "") -> str:
     """Return a text as code, in a fence that is longer than any inside."""
     shown = visible(text)
     fence = "`" * max(3, _longest_ticks(shown) + 1)
@@ -139,7 +139,7 @@ def _code(text: str) -> str:
     return f"{ticks}{edge}{shown}{edge}{ticks}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a text of one line that means nothing to Markdown."""
     return _PUNCTUATION.sub(r"\\\1", text)
 

@@ -240,10 +240,10 @@ class MemoryDial:
             raise DaemonUnreachable(f"the daemon in {self} has too many connections")
         ours, theirs = memory_streams()
         self._connections += 1
-        self._start_soon(lambda: self._served(serve, theirs))
+        self._start_soon(lambda: self._serve(serve, theirs))
         return ours
 
-    async def _served(self, serve: Serve, stream: MemoryStream) -> None:
+    async def _serve(self, serve: Serve, stream: MemoryStream) -> None:
         try:
             async with stream:
                 await serve(stream)

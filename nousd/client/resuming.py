@@ -81,7 +81,7 @@ class Backoff:
         self._connected_at = math.inf
         self.attempts = 0
 
-    def connected(self, now: float) -> None:
+    def on_connected(self, now: float) -> None:
         """Note that there is a connection, which counts for something once it has lasted a while."""
         self._connected_at = now
 
@@ -101,9 +101,9 @@ class Backoff:
         if left <= 0:
             return None
         self.attempts += 1
-        return min(self._grown(), left)
+        return min(self._compute_wait(), left)
 
-    def _grown(self) -> float:
+    def _compute_wait(self) -> float:
         if self.attempts == 1:
             return 0.0
         # The exponent is bounded for the sake of floats, not of the wait.

@@ -24,7 +24,7 @@ from nousd.client.answers import (
     encode_request,
     new_splitter,
 )
-from nousd.client.dial import Dial, Where, dial_of, opened
+from nousd.client.dial import Dial, Where, dial_of, wait_for_stream
 from nousd.client.resuming import silence_of
 from nousd.client.typed import loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ConnectionLost
@@ -64,7 +64,7 @@ class Subscription:
             await self._stream.send(encode_request("s1", "subscribe", given))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise ConnectionLost("the daemon closed the connection") from None
-        answer = (await self._answer()).accepted()
+        answer = (await self._answer()).raise_for_refusal()
         try:
             self.subscribed = convert(answer.payload, Subscribed)
         except msgspec.ValidationError as error:
@@ -83,7 +83,7 @@ class Subscription:
             AnswerInvalid: what came is no event.
         """
         while isinstance(received := decode_subscription_line(await self._line(), loads), Answer):
-            self._take_keepalive(received.accepted())
+            self._take_keepalive(received.raise_for_refusal())
         self.cursor = received.id
         return received
 
@@ -109,10 +109,10 @@ class Subscription:
 
     async def _line(self) -> bytes | LineTooLong:
         while not self._ready:
-            self._ready.extend(self._splitter.feed(await self._received()))
+            self._ready.extend(self._splitter.feed(await self._receive()))
         return self._ready.popleft()
 
-    async def _received(self) -> bytes:
+    async def _receive(self) -> bytes:
         seconds = self._silence_seconds
         with anyio.move_on_after(None if seconds == math.inf else seconds):
             try:
@@ -137,18 +137,16 @@ async def subscribe(
     Raises:
         DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
     """
-    subscription = await opened_subscription(dial_of(where), wanted, timeout_seconds)
+    subscription = await open_subscription(dial_of(where), wanted, timeout_seconds)
     try:
         yield subscription
     finally:
         await subscription.aclose()
 
 
-async def opened_subscription(
-    dial: Dial, wanted: Subscribe, timeout_seconds: float
-) -> Subscription:
+async def open_subscription(dial: Dial, wanted: Subscribe, timeout_seconds: float) -> Subscription:
     """Open a subscription that the caller closes. Arguments and errors are those of ``subscribe``."""
-    subscription = Subscription(await opened(dial.events(), dial, timeout_seconds))
+    subscription = Subscription(await wait_for_stream(dial.events(), dial, timeout_seconds))
     is_started = False
     try:
         with anyio.move_on_after(None if timeout_seconds == math.inf else timeout_seconds):

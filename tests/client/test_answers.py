@@ -40,7 +40,7 @@ def test_a_refusal_carries_code_message_cause_and_details() -> None:
     error = {"code": "timeout", "message": "too late", "cause": "slow", "details": {"run_id": "r"}}
     line = json.dumps({"id": "c1", "type": "error", "payload": {}, "ok": False, "error": error})
     with pytest.raises(Refused) as caught:
-        decode_answer(line.encode()).accepted()
+        decode_answer(line.encode()).raise_for_refusal()
     refused = caught.value
     assert (refused.code, refused.message, refused.cause) == ("timeout", "too late", "slow")
     assert refused.details == {"run_id": "r"}

@@ -58,7 +58,7 @@ def test_only_a_connection_of_a_minute_resets_the_backoff(
 ) -> None:
     backoff = Backoff(Retry(first=0.1, give_up=50.0), never)
     assert backoff.wait(0.0) == 0.0
-    backoff.connected(1.0)
+    backoff.on_connected(1.0)
     assert backoff.wait(1.0 + lasted) == waits
 
 

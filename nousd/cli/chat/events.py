@@ -87,7 +87,7 @@ class SessionEvents:
         self._subscription = Subscription(
             self._socket_path, self._wanted, timeout_seconds=_CONNECT_SECONDS
         )
-        self._backoff.connected(time.monotonic())
+        self._backoff.on_connected(time.monotonic())
         self._say("(the daemon is back)")
         return True
 
