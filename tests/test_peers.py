@@ -17,7 +17,7 @@ import trio
 import trio.testing
 
 from scripts.benchmarks.client import Arrival
-from scripts.benchmarks.model_stub import numbered
+from scripts.benchmarks.model_stub import make_deltas
 from scripts.benchmarks.peer_programs import PEERS, running
 from scripts.benchmarks.peer_speech import (
     Acp,
@@ -239,7 +239,7 @@ async def test_the_model_does_as_it_is_told_in_each_dialect(
 
         first, *rest = deltas_in((await post(path, json=said("burst 20", 0))).text, mark)
         assert sent < int(first) < time.monotonic_ns()
-        assert rest == list(numbered(20))
+        assert rest == list(make_deltas(20))
 
         called = await post(path, json=said('call t {"command": "true"}', 0))
         assert "true" in called.text

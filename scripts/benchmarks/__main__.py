@@ -59,7 +59,7 @@ GROUPS: Final[dict[str, Callable[[], Awaitable[Sequence[Row | Missing]]]]] = {
 }
 
 
-async def _measured(names: list[str]) -> list[Row | Missing]:
+async def _measure(names: list[str]) -> list[Row | Missing]:
     rows: list[Row | Missing] = []
     for name in names:
         print(f"measuring {name} ...", file=sys.stderr)
@@ -84,7 +84,7 @@ def main() -> None:
         earlier = json.loads(args.compare.read_text())["rows"]
     # What was started is stopped by a kill as well: as at Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    rows = trio.run(partial(_measured, args.groups or list(GROUPS)))
+    rows = trio.run(partial(_measure, args.groups or list(GROUPS)))
     print(*table(rows, earlier), sep="\n")
     if args.json:
         args.json.write_text(as_json(rows))

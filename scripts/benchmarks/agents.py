@@ -64,7 +64,7 @@ class _Ours:
             return first, time.perf_counter() - begun
 
 
-async def _measured(program: RealProgram, origin: str, place: Path) -> list[Row]:
+async def _measure(program: RealProgram, origin: str, place: Path) -> list[Row]:
     workspace, ours = place / "work", place / "ours"
     workspace.mkdir()
     ours.mkdir()
@@ -106,6 +106,6 @@ async def rows() -> list[Row]:
                 print(f"{program.name} is not installed: scripts/runtimes", file=sys.stderr)
                 continue
             with folder() as place:
-                found += await _measured(program, origin, place)
+                found += await _measure(program, origin, place)
                 shutil.rmtree(place / "bare", ignore_errors=True)
     return found

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import trio
 
-from .bridging import served
+from .bridging import serve_http
 from .client import READ_BYTES, Commands, Recording, commands, subscription
-from .http_client import Server, connected, event_stream, new_session
+from .http_client import Server, connect, event_stream, new_session
 from .programs import folder, helper, in_turns, model_flags
 from .report import Row, at_most
 from .yardsticks import bare_commits
@@ -37,9 +37,9 @@ async def rows() -> list[Row]:
     """
     with folder() as place, bare_commits(place, at_once=1) as commit_us:
         async with (
-            served(place, "--provider", "mock") as (running, server),
+            serve_http(place, "--provider", "mock") as (running, server),
             commands(running.socket) as connection,
-            connected(server) as posting,
+            connect(server) as posting,
         ):
             session = (await connection.ask("new_session"))["session_id"]
             ask = partial(connection.ask, "prompt", text=_TEXT, session_id=session)
@@ -52,7 +52,7 @@ async def rows() -> list[Row]:
                 partial(_sse, server),
                 partial(posting.exchange, _prompt(server, over_http)),
             )
-            wait = partial(_took_us, partial(ask, wait=True))
+            wait = partial(_measure_us, partial(ask, wait=True))
             await in_turns(2, wait, first, first_over_http)
             commits, log_bytes = await _per_prompt(connection, partial(ask, wait=True))
             committed, waited, socket_us, http_us = await in_turns(
@@ -85,7 +85,7 @@ async def rows() -> list[Row]:
 async def _first_delta() -> Row:
     with folder() as place, helper("model_stub") as api_base:
         async with (
-            served(place, *model_flags(api_base)) as (running, _),
+            serve_http(place, *model_flags(api_base)) as (running, _),
             commands(running.socket) as connection,
             subscription(running.events) as events,
         ):
@@ -110,7 +110,7 @@ async def _first_delta_us(connection: Commands, events: trio.SocketStream) -> fl
     return (arrived.at - int(arrived.delta)) / 1e3
 
 
-async def _took_us(ask: Callable[[], Awaitable[object]]) -> float:
+async def _measure_us(ask: Callable[[], Awaitable[object]]) -> float:
     start = time.perf_counter()
     await ask()
     return (time.perf_counter() - start) * 1e6

@@ -12,8 +12,8 @@ from typing import Final
 import trio
 
 from .client import commands
-from .http_client import Server, SseRecording, answers, connected, event_stream, new_session
-from .model_stub import numbered
+from .http_client import Server, SseRecording, answers, connect, event_stream, new_session
+from .model_stub import make_deltas
 from .programs import Daemon, daemon, folder, free_port, helper, in_turns, model_flags
 from .report import Row, at_least
 from .streaming import check_burst, watch_run
@@ -27,7 +27,7 @@ _READERS: Final = 32
 
 
 @asynccontextmanager
-async def served(place: Path, *flags: str) -> AsyncIterator[tuple[Daemon, Server]]:
+async def serve_http(place: Path, *flags: str) -> AsyncIterator[tuple[Daemon, Server]]:
     """Run the daemon with HTTP."""
     port = free_port()
     async with daemon(place, "--http", f"127.0.0.1:{port}", *flags) as running:
@@ -41,7 +41,7 @@ async def _request_rate(server: Server, target: str) -> float:
     request = server.request("GET", target)
 
     async def ask() -> None:
-        async with connected(server) as connection:
+        async with connect(server) as connection:
             for _ in range(_REQUESTS):
                 await connection.exchange(request)
 
@@ -55,7 +55,7 @@ async def _request_rate(server: Server, target: str) -> float:
 async def requests() -> list[Row]:
     """Read of a session's state over 8 connections; beside a bare server that says hello."""
     with folder() as place, helper("hello_server") as port:
-        async with served(place) as (_, server):
+        async with serve_http(place) as (_, server):
             session = await new_session(server)
             hello, of_run, of_session = await in_turns(
                 _ROUNDS,
@@ -106,11 +106,11 @@ async def streams() -> list[Row]:
     of its own, every other one of reasoning, which is no frame.
     """
     burst, mixed = f"burst {_BURST}", f"mixed {_BURST}"
-    deltas = list(numbered(_BURST))
+    deltas = list(make_deltas(_BURST))
     rows = []
     with folder() as place, folder() as other, helper("model_stub") as api_base:
         flags = model_flags(api_base)
-        async with served(place, *flags) as (running, server), daemon(other, *flags) as bare:
+        async with serve_http(place, *flags) as (running, server), daemon(other, *flags) as bare:
             for readers in (1, _READERS):
                 over_http = partial(_sse_rate, running, server, readers=readers)
                 over_socket = partial(_socket_rate, bare, readers=readers)

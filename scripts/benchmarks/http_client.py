@@ -74,7 +74,7 @@ class HttpConnection:
 
 
 @asynccontextmanager
-async def connected(server: Server) -> AsyncIterator[HttpConnection]:
+async def connect(server: Server) -> AsyncIterator[HttpConnection]:
     """Connect to the server."""
     async with await trio.open_tcp_stream("127.0.0.1", server.port) as stream:
         yield HttpConnection(stream)
@@ -148,7 +148,7 @@ def _body(chunked: bytes) -> bytes:
 @asynccontextmanager
 async def event_stream(server: Server) -> AsyncIterator[HttpConnection]:
     """Open a stream of all events, from now on."""
-    async with connected(server) as connection:
+    async with connect(server) as connection:
         await connection.stream.send_all(
             server.request("GET", "/event", accept="text/event-stream")
         )
@@ -158,6 +158,6 @@ async def event_stream(server: Server) -> AsyncIterator[HttpConnection]:
 
 async def new_session(server: Server, **body: Any) -> str:
     """Make a session and return its id."""
-    async with connected(server) as connection:
+    async with connect(server) as connection:
         request = server.request("POST", "/session", json.dumps(body).encode())
         return str(json.loads(await connection.exchange(request))["id"])

@@ -1,6 +1,6 @@
 """The model: a server on loopback that answers as the last message of a request tells it to.
 
-    burst N        N numbered deltas (see ``numbered``), as fast as the network takes them
+    burst N        N numbered deltas (see ``make_deltas``), as fast as the network takes them
     mixed N        the same, text and reasoning in turns, so that no two neighbours can be joined
     pace RATE N    N deltas, RATE in a second, each the time at which it was sent and a space
     stamp          one delta: the time at which the last byte of the request was here
@@ -27,7 +27,7 @@ import msgspec
 import trio
 
 
-def numbered(count: int) -> Iterator[str]:
+def make_deltas(count: int) -> Iterator[str]:
     """Yield the texts of a burst's deltas."""
     return (f"{number:05d} " for number in range(count))
 
@@ -47,12 +47,12 @@ _HEAD: Final = (
 _USAGE: Final = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
 
 
-def framed(data: bytes) -> bytes:
+def encode_chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def _event(**chunk: object) -> bytes:
-    return framed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+    return encode_chunk(b"data: " + json.dumps(chunk).encode() + b"\n\n")
 
 
 def _delta(text: str, field: str = "content") -> bytes:
@@ -63,7 +63,7 @@ def _tail(reason: str) -> bytes:
     return (
         _event(choices=[{"index": 0, "delta": {}, "finish_reason": reason}])
         + _event(choices=[], usage=_USAGE)
-        + framed(b"data: [DONE]\n\n")
+        + encode_chunk(b"data: [DONE]\n\n")
         + b"0\r\n\r\n"
     )
 
@@ -87,13 +87,13 @@ def _call(tool: str, args: str) -> bytes:
 
 @cache
 def _burst(count: int) -> bytes:
-    return b"".join(map(_delta, numbered(count)))
+    return b"".join(map(_delta, make_deltas(count)))
 
 
 @cache
-def _mixed(count: int) -> bytes:
+def _encode_mixed_burst(count: int) -> bytes:
     fields = cycle(("content", "reasoning_content"))
-    return b"".join(map(_delta, numbered(count), fields))
+    return b"".join(map(_delta, make_deltas(count), fields))
 
 
 @cache
@@ -162,7 +162,7 @@ class _Connection:
             case ["burst", count]:
                 await self._stream.send_all(_HEAD + _burst(int(count)) + _TAIL)
             case ["mixed", count]:
-                await self._stream.send_all(_HEAD + _mixed(int(count)) + _TAIL)
+                await self._stream.send_all(_HEAD + _encode_mixed_burst(int(count)) + _TAIL)
             case ["pace", rate, count]:
                 await self._stream.send_all(_HEAD)
                 await self._send_paced(float(rate), int(count))

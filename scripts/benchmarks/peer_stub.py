@@ -27,7 +27,7 @@ from tests.harness.stub_model import Reply, StubRequest, event
 from tests.runtimes.acting_model import Told, told_in
 from tests.runtimes.model_dialects import Call, Dialect, Say, dialect_of
 
-from .model_stub import Request, Requests, framed, numbered
+from .model_stub import Request, Requests, encode_chunk, make_deltas
 
 _TEXT: Final = "text-of-the-answer"
 """Stands for the text until it is sent: it may tell the time of that."""
@@ -46,12 +46,14 @@ class _Frame(NamedTuple):
     end: bytes
 
     def deltas(self, *texts: str) -> bytes:
-        return b"".join(framed(self.delta.replace(_TEXT.encode(), text.encode())) for text in texts)
+        return b"".join(
+            encode_chunk(self.delta.replace(_TEXT.encode(), text.encode())) for text in texts
+        )
 
     def after(self, text: str) -> bytes:
         """Return the end of an answer of that text."""
         end = self.end.replace(_TEXT.encode(), text.encode())
-        return (framed(end) if end else b"") + _LAST_CHUNK
+        return (encode_chunk(end) if end else b"") + _LAST_CHUNK
 
 
 def _head(reply: Reply) -> bytes:
@@ -71,7 +73,7 @@ def _frame(dialect: Dialect) -> _Frame:
     reply = dialect.reply([Say(_TEXT)])
     parts = list(_parts(reply))
     place = next(place for place, part in enumerate(parts) if _TEXT.encode() in part)
-    start = b"".join(map(framed, parts[:place]))
+    start = b"".join(map(encode_chunk, parts[:place]))
     return _Frame(_head(reply) + start, parts[place], b"".join(parts[place + 1 :]))
 
 
@@ -108,7 +110,7 @@ class Model:
             case ["call", tool, args]:
                 call = Call(f"call_{uuid.uuid4().hex}", tool, json.loads(args))
                 reply = dialect.reply([call])
-                body = b"".join(map(framed, _parts(reply)))
+                body = b"".join(map(encode_chunk, _parts(reply)))
                 whole = _head(reply) + body + _LAST_CHUNK
                 # Before it is sent: afterwards the program may have been at work for a while.
                 self._called = time.monotonic_ns()
@@ -132,7 +134,7 @@ def _stamp(arrived: int) -> list[str]:
 
 
 def _burst(count: int) -> list[str]:
-    return [f"{time.monotonic_ns()} ", *numbered(count)]
+    return [f"{time.monotonic_ns()} ", *make_deltas(count)]
 
 
 async def _send(

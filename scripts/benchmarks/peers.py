@@ -21,7 +21,7 @@ from nousd.tools.sandbox.visible_paths import Chosen
 from scripts.matrix.installing import NotInstalled, install
 
 from .client import Recording, commands, subscription
-from .model_stub import numbered
+from .model_stub import make_deltas
 from .peer_programs import PEERS, SANDBOXED_CODEX, Peer, running
 from .peer_speech import PeerFailed, Turn
 from .programs import daemon, folder, helper, model_flags
@@ -213,13 +213,13 @@ async def _flood(agent: Agent) -> Figures:
     """From the sending of the first delta to the end of the run at the client."""
     turn = await agent.prompt(f"burst {_BURST}")
     sent, _, rest = turn.text.partition(" ")
-    if rest.strip() != "".join(numbered(_BURST)).strip():
+    if rest.strip() != "".join(make_deltas(_BURST)).strip():
         raise PeerFailed("did not give all deltas in order")
     return {_FLOOD: _BURST / ((turn.ended - int(sent)) / 1e9)}
 
 
-async def _started(entrant: Entrant, origin: str) -> Figures:
-    """From the start of the process until its session takes prompts."""
+async def _measure_start(entrant: Entrant, origin: str) -> Figures:
+    """Return the time from the start of the process until its session takes prompts."""
     with folder() as place:
         start = time.perf_counter()
         async with entrant.start(place, origin):
@@ -279,7 +279,7 @@ class Contest:
             print(f"  starts, round {number + 1} of {rounds}", file=sys.stderr)
             for entrant in list(self._agents):
                 if not entrant.only_calls:
-                    start = partial(_started, entrant, self._origin)
+                    start = partial(_measure_start, entrant, self._origin)
                     self._keep(entrant, await self._attempt(entrant, start))
 
     def forget(self) -> None:
@@ -335,7 +335,7 @@ async def rows() -> list[Row | Missing]:
     started, or does something else than expected, has a line that says so.
     """
     compile_all()
-    missing = list(_installed())
+    missing = list(_install_peers())
     absent = {each.name for each in missing}
     entrants = [each for each in _entrants() if each.name.split()[0] not in absent]
     with folder() as place, helper("peer_stub") as origin:
@@ -353,8 +353,8 @@ async def rows() -> list[Row | Missing]:
     return [*contest.rows(), *missing, *contest.missing]
 
 
-def _installed() -> Iterator[Missing]:
-    """Install the peers; yields those that cannot be."""
+def _install_peers() -> Iterator[Missing]:
+    """Install the peers; yield those that cannot be installed."""
     for peer in PEERS:
         try:
             install(peer.program)

@@ -30,7 +30,7 @@ async def round_trip_us(path: Path) -> float:
         return statistics.median(times[100:]) * 1e6
 
 
-async def _pipelined_rate(path: Path) -> float:
+async def _measure_pipelined_rate(path: Path) -> float:
     """Return pings per second, sent ``_OUTSTANDING`` at a time."""
     rounds = 500
     async with await trio.open_unix_socket(path) as stream:
@@ -51,8 +51,8 @@ async def rows() -> list[Row]:
                 _ROUNDS,
                 partial(round_trip_us, Path(echo)),
                 partial(round_trip_us, running.socket),
-                partial(_pipelined_rate, Path(echo)),
-                partial(_pipelined_rate, running.socket),
+                partial(_measure_pipelined_rate, Path(echo)),
+                partial(_measure_pipelined_rate, running.socket),
             )
     return [
         Row("ping, p50", ours, bare, "us", "a bare echo server", at_most(2)),

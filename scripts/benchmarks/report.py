@@ -75,7 +75,7 @@ def table(rows: Sequence[Row | Missing], earlier: Mapping[str, Any]) -> Iterator
             yield f"{row.name:34}{row.why}"
             continue
         figures = f"{_figure(row.daemon):>11}{_figure(row.yardstick):>11}{row.ratio:8.2f}"
-        compared = _compared(row, earlier.get(row.name)) if earlier else ""
+        compared = _format_comparison(row, earlier.get(row.name)) if earlier else ""
         yield f"{row.name:34}{figures}  {_verdict(row):16}{compared}  {row.unit}; {row.beside}"
 
 
@@ -90,7 +90,7 @@ def _verdict(row: Row) -> str:
     return f"{sign} {row.bound.ratio:g} {'ok' if row.is_kept else 'past bound'}"
 
 
-def _compared(row: Row, old: Mapping[str, Any] | None) -> str:
+def _format_comparison(row: Row, old: Mapping[str, Any] | None) -> str:
     if old is None:
         return f"{'new':>8}{'':8}"
     return f"{old['ratio']:8.2f}{row.ratio / old['ratio'] - 1:+8.0%}"

@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 from .client import Recording, commands, subscription
-from .model_stub import numbered
+from .model_stub import make_deltas
 from .ping import round_trip_us
 from .programs import Daemon, daemon, folder, helper, in_turns, model_flags
 from .report import Row, at_least, at_most
@@ -58,7 +58,7 @@ def check_burst(recording: Recording, count: int, *, runs: int = 1, joined_ok: b
             the row is about events.
     """
     deltas = [arrival.delta for arrival in recording.deltas()]
-    if "".join(deltas) != "".join(numbered(count)) * runs:
+    if "".join(deltas) != "".join(make_deltas(count)) * runs:
         raise RuntimeError("a subscriber did not get the whole stream in order")
     if not joined_ok and len(deltas) != count * runs:
         raise RuntimeError(f"{count * runs} deltas came as {len(deltas)} events")
@@ -119,7 +119,7 @@ async def bursts() -> list[Row]:
                 partial(_burst_rate, running, 32),
                 partial(_event_rate, mixing),
             )
-        replayed = await _replayed(other, flags, 1 + _ROUNDS)
+        replayed = await _measure_replay(other, flags, 1 + _ROUNDS)
     unit = "deltas/s"
     return [
         Row("the model stub", bare_rate, _STUB_RATE, unit, "what it must give", at_least(1)),
@@ -131,7 +131,7 @@ async def bursts() -> list[Row]:
     ]
 
 
-async def _replayed(place: Path, flags: tuple[str, ...], runs: int) -> float:
+async def _measure_replay(place: Path, flags: tuple[str, ...], runs: int) -> float:
     rates = []
     for _ in range(5):
         async with daemon(place, *flags) as running:

@@ -30,8 +30,8 @@ DOCUMENTS = {
 }
 
 
-def generated() -> dict[Path, str]:
-    """Return what each generated file has to hold."""
+def generate_files() -> dict[Path, str]:
+    """Return the content that each generated file has to have."""
     files = {
         PROTOCOL / "schemas" / f"{name}.json": json.dumps(make(), indent=2, ensure_ascii=False)
         + "\n"
@@ -52,7 +52,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if stale")
     arguments = parser.parse_args()
-    stale = [(path, text) for path, text in generated().items() if is_stale(path, text)]
+    stale = [(path, text) for path, text in generate_files().items() if is_stale(path, text)]
     for path, text in stale:
         print(f"{'stale' if arguments.check else 'written'}: {path.relative_to(PROTOCOL.parent)}")
         if not arguments.check:

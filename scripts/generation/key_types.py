@@ -45,7 +45,7 @@ def in_words(kind: inspect.Type) -> str:
         case inspect.FloatType():
             return "number" + within(kind.ge, kind.le)
         case inspect.LiteralType(values=values):
-            return listed([f"`{word_or_json(value)}`" for value in values])
+            return join_words([f"`{word_or_json(value)}`" for value in values])
         case inspect.VarTupleType() | inspect.ListType():
             bounds = within(kind.min_length, kind.max_length, "items")
             return f"array of {in_words(kind.item_type)}{bounds}"
@@ -56,7 +56,7 @@ def in_words(kind: inspect.Type) -> str:
         case inspect.StructType(cls=struct):
             return link(struct)
         case inspect.UnionType(types=types):
-            return listed([in_words(each) for each in types])
+            return join_words([in_words(each) for each in types])
     return SIMPLE[type(kind)]
 
 
@@ -81,7 +81,7 @@ def within(least: float | None, most: float | None, unit: str = "") -> str:
     return f" ({bounds} {unit})" if unit else f" ({bounds})"
 
 
-def listed(words: list[str]) -> str:
+def join_words(words: list[str]) -> str:
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 

@@ -35,34 +35,34 @@ TIMESTAMP: Schema = {
 }
 
 
-def commands_schema() -> Schema:
-    return any_line("commands", "A line that a client sends.", COMMANDS, request_line)
+def build_commands_schema() -> Schema:
+    return build_any_line("commands", "A line that a client sends.", COMMANDS, build_request_line)
 
 
-def subscribe_schema() -> Schema:
-    return any_line(
+def build_subscribe_schema() -> Schema:
+    return build_any_line(
         "subscribe",
         "The line that a client may send on the event socket.",
         {"subscribe": Subscribe},
-        request_line,
+        build_request_line,
     )
 
 
-def responses_schema() -> Schema:
-    schema = any_line("responses", "A line that answers a request.", RESPONSES, ok_line)
+def build_responses_schema() -> Schema:
+    schema = build_any_line("responses", "A line that answers a request.", RESPONSES, build_ok_line)
     for name, line in (
-        ("extension_result", ok_line("extension_result", {"type": "object"}, [])),
+        ("extension_result", build_ok_line("extension_result", {"type": "object"}, [])),
         ("error", error_line()),
     ):
         add_line(schema, name, line)
     return schema
 
 
-def events_schema() -> Schema:
-    return any_line("events", "A line of the event socket.", EVENTS, event_line)
+def build_events_schema() -> Schema:
+    return build_any_line("events", "A line of the event socket.", EVENTS, build_event_line)
 
 
-def any_line(
+def build_any_line(
     name: str,
     description: str,
     structs: dict[str, type[Any]],
@@ -90,7 +90,7 @@ def add_line(schema: Schema, type_: str, line: Schema) -> None:
     schema["oneOf"].append({"$ref": f"#/$defs/line.{type_}"})
 
 
-def request_line(type_: str, payload: Schema, required: list[str]) -> Schema:
+def build_request_line(type_: str, payload: Schema, required: list[str]) -> Schema:
     """A request whose payload has no required key may leave it out or send null."""
     if required:
         return request({"const": type_}, payload, ["id", "type", "payload"])
@@ -110,7 +110,7 @@ def request(type_: Schema, payload: Schema, required: list[str]) -> Schema:
     }
 
 
-def ok_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
+def build_ok_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
     return {
         "type": "object",
         "properties": {
@@ -148,7 +148,7 @@ def error_line() -> Schema:
     }
 
 
-def event_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
+def build_event_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
     return {
         "type": "object",
         "properties": {
@@ -162,11 +162,13 @@ def event_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
     }
 
 
-def normalized_schema() -> Schema:
-    return any_line("normalized", "An event of the normalized view.", PAYLOADS, normalized_line)
+def build_normalized_schema() -> Schema:
+    return build_any_line(
+        "normalized", "An event of the normalized view.", PAYLOADS, build_normalized_line
+    )
 
 
-def normalized_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
+def build_normalized_line(type_: str, payload: Schema, _required: list[str]) -> Schema:
     _, components = msgspec.json.schema_components((Trace, RuntimeName))
     return {
         "type": "object",
@@ -185,9 +187,9 @@ def normalized_line(type_: str, payload: Schema, _required: list[str]) -> Schema
 
 
 SCHEMAS: dict[str, Callable[[], Schema]] = {
-    "commands": commands_schema,
-    "responses": responses_schema,
-    "events": events_schema,
-    "subscribe": subscribe_schema,
-    "normalized": normalized_schema,
+    "commands": build_commands_schema,
+    "responses": build_responses_schema,
+    "events": build_events_schema,
+    "subscribe": build_subscribe_schema,
+    "normalized": build_normalized_schema,
 }

@@ -22,7 +22,7 @@ import pytest
 import trio
 
 from scripts.matrix.installing import NotInstalled, install
-from scripts.matrix.table import PAGE, Cell, Cells, cells_in, merged, with_cells
+from scripts.matrix.table import PAGE, Cell, Cells, cells_in, merge_cells, with_cells
 from tests.runtimes.real_programs import PROGRAMS
 from tests.runtimes.recordings import SCENES, record
 from tests.runtimes.rows import VENDOR_CANNOT
@@ -62,7 +62,7 @@ def _cell(report: pytest.TestReport) -> Cell:
     return Cell("cannot", reason) if found else Cell("", why)
 
 
-def _tried(names: Sequence[str], *, is_quick: bool) -> tuple[int, Cells]:
+def _run_tests(names: Sequence[str], *, is_quick: bool) -> tuple[int, Cells]:
     """Return the exit code of the tests, and the cells."""
     os.environ.setdefault("NOUSD_TEST_KILLS", KILLS)
     outcomes = Outcomes()
@@ -97,10 +97,10 @@ def main() -> int:
             print(f"recording {name}: {scene} ...", file=sys.stderr, flush=True)
             trio.run(record, PROGRAMS[name], scene)
         return 0
-    code, cells = _tried(names, is_quick=args.quick)
+    code, cells = _run_tests(names, is_quick=args.quick)
     if not args.quick:
         page, columns = PAGE.read_text(encoding="utf-8"), [column_of(name) for name in PROGRAMS]
-        PAGE.write_text(with_cells(page, merged(cells_in(page), cells, columns), columns))
+        PAGE.write_text(with_cells(page, merge_cells(cells_in(page), cells, columns), columns))
     return code
 
 

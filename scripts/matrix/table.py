@@ -50,7 +50,7 @@ def cells_in(page: str) -> Cells:
     }
 
 
-def merged(old: Cells, new: Cells, columns: Sequence[str]) -> Cells:
+def merge_cells(old: Cells, new: Cells, columns: Sequence[str]) -> Cells:
     """Return the new cells, and of the old ones those of other programs that are still there."""
     both = {row: {**old.get(row, {}), **new.get(row, {})} for row in ROWS}
     return {

@@ -126,7 +126,7 @@ class Work:
                     "fault": number,
                     "every_seconds": seconds,
                     "seconds_max": seconds_max,
-                    "tests": self._ordered(results, results.reaching(number, suite) & tests),
+                    "tests": self._order_tests(results, results.reaching(number, suite) & tests),
                 }
                 for number in numbers
                 if number not in found
@@ -160,13 +160,13 @@ class Work:
     def again(self, checkout: Path) -> int:
         """Look again for what is no longer found by the same test; return 1 if it is missed."""
         results = self.results()
-        kept = {suite: _collected(checkout, suite) for suite in ("default", "all")}
+        kept = {suite: _collect_tests(checkout, suite) for suite in ("default", "all")}
         plans: dict[str, list[dict[str, Any]]] = {"default": [], "all": []}
         for number in range(len(results.faults)):
             for suite, tests in kept.items():
                 if results.finders(number) and not results.finders(number) & tests:
                     reaching = results.reaching(number, suite) & tests
-                    tried = {"fault": number, "tests": self._ordered(results, reaching)}
+                    tried = {"fault": number, "tests": self._order_tests(results, reaching)}
                     plans[suite].append({**tried, "every_seconds": 0, "seconds_max": math.inf})
         found = {
             suite: set(self._measure(f"again-{suite}", suite, plans[suite])) for suite in plans
@@ -178,7 +178,7 @@ class Work:
         return Results(
             [Fault(**each) for each in json.loads((self._folder / "faults.json").read_text())],
             {suite: self._outcomes(suite) for suite in ("default", "all")},
-            {suite: self._reached(suite) for suite in ("default", "all")},
+            {suite: self._read_reached(suite) for suite in ("default", "all")},
             [
                 json.loads(line)
                 for stage in (*STAGES, PROBE)
@@ -202,7 +202,7 @@ class Work:
     def _results_of(self, stage: str) -> Path:
         return self._folder / f"results-{stage}.jsonl"
 
-    def _ordered(self, results: Results, tests: Iterable[str]) -> list[str]:
+    def _order_tests(self, results: Results, tests: Iterable[str]) -> list[str]:
         """Return the tests with those first that reach few faults in little time."""
         return sorted(tests, key=results.cost)
 
@@ -210,7 +210,7 @@ class Work:
         lines = map(json.loads, _lines(self._folder / f"outcomes-{suite}.jsonl"))
         return {line["test"]: Outcome(line["seconds"], line["passed"]) for line in lines}
 
-    def _reached(self, suite: str) -> dict[int, set[str]]:
+    def _read_reached(self, suite: str) -> dict[int, set[str]]:
         reached: dict[int, set[str]] = {}
         for line in _lines(self._folder / f"reached-{suite}"):
             number, _, test = line.partition("\t")
@@ -234,7 +234,7 @@ class Work:
         (self._folder / name).write_text(json.dumps(value), encoding="utf-8")
 
 
-def _collected(checkout: Path, suite: str) -> set[str]:
+def _collect_tests(checkout: Path, suite: str) -> set[str]:
     """Return the ids of the tests that a checkout has."""
     argv = [
         str(ROOT / ".venv/bin/python"),

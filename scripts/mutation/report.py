@@ -85,7 +85,7 @@ class Results(NamedTuple):
             share = 1 - len(which) / len(numbers)
             print(f"{suite}: finds {len(numbers) - len(which)} of {len(numbers)} ({share:.1%})")
             for number in which:
-                print(f"  missed  {_named(self.faults[number])}")
+                print(f"  missed  {_format_fault(self.faults[number])}")
         return not missed["all"] and len(missed["default"]) <= len(numbers) * 0.1
 
 
@@ -102,7 +102,7 @@ def print_report(results: Results) -> None:
     for number, fault in enumerate(results.faults):
         if not results.finders(number):
             reached = len(results.reaching(number, "all"))
-            print(f"not found by {reached:5} tests: {_named(fault)}")
+            print(f"not found by {reached:5} tests: {_format_fault(fault)}")
 
 
 def _counts(results: Results, area: str) -> list[int]:
@@ -141,5 +141,5 @@ def _idle(results: Results) -> Iterator[tuple[float, int, int, str]]:
             yield sum(map(results.cost, cases[name])), len(cases[name]), len(faults), name
 
 
-def _named(fault: Fault) -> str:
+def _format_fault(fault: Fault) -> str:
     return f"{fault.path}:{fault.line}  {fault.what}"

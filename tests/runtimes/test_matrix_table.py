@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.matrix.table import PAGE, Cell, cells_in, merged, with_cells
+from scripts.matrix.table import PAGE, Cell, cells_in, merge_cells, with_cells
 from tests.runtimes.real_programs import PROGRAMS
 from tests.runtimes.rows import ROWS
 
@@ -25,7 +25,7 @@ def test_a_table_is_read_as_it_was_written() -> None:
 def test_columns_of_other_programs_stay_and_those_of_other_versions_do_not() -> None:
     old = {"steer": {"one 0.9": Cell("passed"), "two 2.0": Cell("passed")}}
     new = {"steer": {"one 1.0": Cell("failed")}, "usage": {"one 1.0": Cell("passed")}}
-    both = merged(old, new, COLUMNS)
+    both = merge_cells(old, new, COLUMNS)
     assert both["steer"] == {"one 1.0": Cell("failed"), "two 2.0": Cell("passed")}
     assert both["usage"] == {"one 1.0": Cell("passed")}
     assert list(both) == list(ROWS)
