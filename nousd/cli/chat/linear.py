@@ -12,7 +12,7 @@ from nousd.cli.output import harmless
 
 
 class LinearTerminal(EditedTerminal):
-    """A terminal with the keys of ``EditedTerminal``. Use it inside of ``taken``."""
+    """A terminal with the keys of ``EditedTerminal``. Use it inside of ``take_terminal``."""
 
     _shown: str | None = None
     """The line being typed as it stands on the terminal; None if there is not even a prompt."""

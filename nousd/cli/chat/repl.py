@@ -84,7 +84,7 @@ class _Loop:
 
     def run(self) -> int:
         """Return the exit code."""
-        with _woken_by_signals() as wake:
+        with _wake_on_signals() as wake:
             self._talk.interrupts.listen()
             self._terminal.prompt()
             while not self._is_over():
@@ -223,8 +223,8 @@ class _Loop:
 
 
 @contextmanager
-def _woken_by_signals() -> Iterator[int]:
-    """Give a descriptor that becomes readable with each signal, also with one just before a wait."""
+def _wake_on_signals() -> Iterator[int]:
+    """Yield a descriptor that becomes readable with each signal, also with one just before a wait."""
     with ExitStack() as undo:
         read, write = os.pipe()
         undo.callback(os.close, read)

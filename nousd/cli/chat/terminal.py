@@ -173,7 +173,7 @@ class PlainTerminal:
 
 
 class EditedTerminal:
-    """A terminal whose lowest row is the line being typed. Use it inside of ``taken``."""
+    """A terminal whose lowest row is the line being typed. Use it inside of ``take_terminal``."""
 
     _pastes_marked, _pastes_plain = "\x1b[?2004h", "\x1b[?2004l"
 
