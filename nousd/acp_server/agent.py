@@ -17,7 +17,7 @@ from nousd import __version__
 from nousd.acp_server import requests
 from nousd.acp_server.open_sessions import OpenSessions, resolve_folder
 from nousd.acp_server.prompts import FAILED
-from nousd.acp_server.servers import Handed, parse_servers
+from nousd.acp_server.servers import EditorServer, parse_servers
 from nousd.acp_server.session import OpenSession
 from nousd.client.client import Client
 from nousd.errors import AgentFailed, ClientError, DaemonUnreachable, Refused
@@ -240,7 +240,7 @@ def _id_in(line: bytes) -> int | str | None:
     return None
 
 
-def _servers_of(wanted: requests.NewSession) -> tuple[Handed, ...]:
+def _servers_of(wanted: requests.NewSession) -> tuple[EditorServer, ...]:
     """Return the MCP servers of a request that opens a session. Raises RpcError."""
     if wanted.additional_directories:
         raise RpcError(INVALID_PARAMS, _NO_FOLDERS)

@@ -13,7 +13,7 @@ import trio
 
 from nousd.acp_server.prompts import FAILED
 from nousd.acp_server.requests import ClientCapabilities
-from nousd.acp_server.servers import Handed
+from nousd.acp_server.servers import EditorServer
 from nousd.acp_server.session import OpenSession
 from nousd.client.client import Client
 from nousd.errors import ConnectionLost, DaemonUnreachable
@@ -66,7 +66,7 @@ class OpenSessions:
             except (DaemonUnreachable, ConnectionLost):
                 await self._ensure()
 
-    async def new(self, folder: str, servers: tuple[Handed, ...]) -> OpenSession:
+    async def new(self, folder: str, servers: tuple[EditorServer, ...]) -> OpenSession:
         """Make a session that works in a folder, and open it. Raises RpcError, ClientError."""
         made = await self.ask(
             "new_session", {"workspace": folder, "activate": False, "source": SOURCE}
@@ -74,7 +74,7 @@ class OpenSessions:
         return await self._open_session(made["session_id"], servers)
 
     async def reopen(
-        self, session_id: str, servers: tuple[Handed, ...], *, folder: str | None
+        self, session_id: str, servers: tuple[EditorServer, ...], *, folder: str | None
     ) -> OpenSession:
         """Open a session, also one that is open.
 
@@ -134,7 +134,7 @@ class OpenSessions:
             session.close()
 
     async def _open_session(
-        self, session_id: str, servers: tuple[Handed, ...] = (), *, folder: str | None = None
+        self, session_id: str, servers: tuple[EditorServer, ...] = (), *, folder: str | None = None
     ) -> OpenSession:
         state = await self.ask("get_state", {"session_id": session_id})
         if folder is not None and resolve_folder(folder) != state["workspace"]:

@@ -47,7 +47,7 @@ _OPTIONS: Final = (
 )
 
 
-class Handed(NamedTuple):
+class EditorServer(NamedTuple):
     """A server of the editor: its name there, and how ``add_mcp`` takes it."""
 
     title: str
@@ -59,13 +59,13 @@ class Handed(NamedTuple):
         return str(self.add["name"])
 
 
-def parse_servers(servers: Iterable[McpServer]) -> tuple[Handed, ...]:
+def parse_servers(servers: Iterable[McpServer]) -> tuple[EditorServer, ...]:
     """Return the servers under names that the daemon takes.
 
     Raises:
         RpcError: there are too many, or one is of a kind that is not supported.
     """
-    found: dict[str, Handed] = {}
+    found: dict[str, EditorServer] = {}
     for server in servers:
         if len(found) == MCP_SERVERS_OF_SESSION_MAX:
             most = f"a session has at most {MCP_SERVERS_OF_SESSION_MAX} MCP servers"
@@ -80,7 +80,7 @@ def parse_servers(servers: Iterable[McpServer]) -> tuple[Handed, ...]:
         else:
             unknown = f"the MCP server {server.name}: {server.type} is not supported"
             raise RpcError(INVALID_PARAMS, unknown)
-        found[name] = Handed(server.name, {"name": name, "ttl_seconds": _TTL_SECONDS, **how})
+        found[name] = EditorServer(server.name, {"name": name, "ttl_seconds": _TTL_SECONDS, **how})
     return tuple(found.values())
 
 
@@ -108,7 +108,7 @@ class SessionServers:
         send: Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]],
         tell: Callable[[str], Awaitable[None]],
         session_id: str,
-        servers: Iterable[Handed],
+        servers: Iterable[EditorServer],
     ) -> None:
         self._rpc = rpc
         self._send = send
@@ -147,7 +147,7 @@ class SessionServers:
                     with suppress(ClientError):  # the daemon is gone; a prompt adds them
                         await self._send("add_mcp", {**server.add, "if_approved": True})
 
-    async def _begin(self, server: Handed) -> None:
+    async def _begin(self, server: EditorServer) -> None:
         try:
             if await self._add_if_approved(server):
                 return
@@ -162,7 +162,7 @@ class SessionServers:
         del self._wanted[server.name]
         await self._tell(f"The MCP server {server.title} is left out: {reason}.")
 
-    async def _add_if_approved(self, server: Handed) -> bool:
+    async def _add_if_approved(self, server: EditorServer) -> bool:
         """Add a server if the user has approved it before; return whether that is so."""
         self._states[server.name] = _CONNECTING
         self._awaited.add(server.name)
@@ -175,7 +175,7 @@ class SessionServers:
             return False
         return True
 
-    async def _is_approved(self, server: Handed) -> bool:
+    async def _is_approved(self, server: EditorServer) -> bool:
         call = {
             "toolCallId": f"mcp-{uuid.uuid4().hex}",
             "title": f"Start the MCP server {server.title}",
@@ -239,7 +239,7 @@ class SessionServers:
         finally:
             self._waits_skipped -= 1
 
-    async def remove(self, but: Iterable[Handed] = ()) -> None:
+    async def remove(self, but: Iterable[EditorServer] = ()) -> None:
         """Remove the servers from the session, except for some."""
         kept = {server.name for server in but}
         for name in self._wanted.keys() - kept:
@@ -247,7 +247,7 @@ class SessionServers:
                 await self._send("remove_mcp", {"name": name})
 
 
-def describe_server(server: Handed) -> str:
+def describe_server(server: EditorServer) -> str:
     """Return the text by which the user decides: all but the values of variables and headers."""
     add = server.add
     if "url" in add:

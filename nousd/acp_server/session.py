@@ -19,7 +19,7 @@ from nousd.acp_server.content import PromptContent, attachments_of, content_of
 from nousd.acp_server.options import SETTINGS, command_for, options_of
 from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason, make_ended_prompt
 from nousd.acp_server.requests import Block, ClientCapabilities
-from nousd.acp_server.servers import Handed, SessionServers
+from nousd.acp_server.servers import EditorServer, SessionServers
 from nousd.acp_server.tool_calls import is_changing
 from nousd.acp_server.transcript import entries_of, updates_of
 from nousd.acp_server.updates import FLUSH_SECONDS, Update, Updates, chunk, modes, notice, plan
@@ -92,7 +92,7 @@ class OpenSession:
         *,
         client_id: str,
         abilities: ClientCapabilities,
-        servers: Iterable[Handed],
+        servers: Iterable[EditorServer],
         require_daemon: Callable[[], Awaitable[None]],
     ) -> None:
         self._daemon = daemon
@@ -221,7 +221,7 @@ class OpenSession:
         await self._ask(*command_for(option, value))
         return await self.options()
 
-    async def take_back_servers(self, but: Iterable[Handed] = ()) -> None:
+    async def take_back_servers(self, but: Iterable[EditorServer] = ()) -> None:
         """Remove the MCP servers that the editor handed in, except for some."""
         await self._servers.remove(but)
 

@@ -20,13 +20,13 @@ from nousd.admin.reading.log_files import size_of
 from nousd.errors import ConfigError, StoreError, StoreFull
 from nousd.runtime_paths.locations import database_file
 from nousd.runtime_paths.locks import lock_state_folder
-from nousd.store.records import Old
+from nousd.store.records import OldDeltas
 from nousd.store.sqlite.artifacts import drop_all_unused
 from nousd.store.sqlite.database import UNREADABLE, Connect, is_for_want_of_space, open_for_writing
 from nousd.store.sqlite.deleting import drop_all
 from nousd.store.sqlite.pruning import prune
 
-_EVERYTHING: Final = Old(ended_before="9999", until=2**63 - 1)
+_EVERYTHING: Final = OldDeltas(ended_before="9999", until=2**63 - 1)
 
 
 class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):

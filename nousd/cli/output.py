@@ -29,7 +29,7 @@ _INVISIBLE_OTHERS: Final = frozenset(
 """Letters and marks that show nothing. U+FE0F, which follows many an emoji, is not among them."""
 
 
-class _Shown(dict[int, str]):
+class _DisplayTable(dict[int, str]):
     """Code point -> how it is shown, worked out when it is first met."""
 
     def __missing__(self, code: int) -> str:
@@ -39,8 +39,8 @@ class _Shown(dict[int, str]):
         return self[code]
 
 
-_SHOWN_IN_LINE: Final = _Shown()
-_SHOWN_IN_TEXT: Final = _Shown({9: "\t", 10: "\n"})
+_SHOWN_IN_LINE: Final = _DisplayTable()
+_SHOWN_IN_TEXT: Final = _DisplayTable({9: "\t", 10: "\n"})
 
 _CANNOT_WRITE: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE}

@@ -71,7 +71,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
         return self.dialect == MOCK or bool(self.key_origin or self.api_base)
 
 
-class Chosen(NamedTuple):
+class ProviderChoice(NamedTuple):
     """The default provider and model, merged from all sources.
 
     Args:
@@ -126,7 +126,9 @@ def decide_models(
     return values, origins
 
 
-def _choose(places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str, str]) -> Chosen:
+def _choose(
+    places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str, str]
+) -> ProviderChoice:
     """Return the default provider and model.
 
     Args:
@@ -143,7 +145,7 @@ def _choose(places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str,
     # Unless another one is in use, the vendor before a model's name is its provider.
     is_free = words <= {MOCK}
     names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
-    chosen = Chosen()
+    chosen = ProviderChoice()
     for place in places:
         chosen = _after(chosen, place, file.aliases, names)
     if chosen.auto and chosen.api_base and chosen.provider is None:
@@ -159,7 +161,9 @@ def _check_known(given: RawValue, known: set[str]) -> None:
         )
 
 
-def _after(chosen: Chosen, place: RawValues, aliases: Mapping[str, str], names: set[str]) -> Chosen:
+def _after(
+    chosen: ProviderChoice, place: RawValues, aliases: Mapping[str, str], names: set[str]
+) -> ProviderChoice:
     """Return the choice after a stronger source is applied."""
     word, named = place.get("provider"), _model_of(place, aliases, names)
     provider, origin = (word.value, word.origin) if word else (None, "")
@@ -177,7 +181,9 @@ def _after(chosen: Chosen, place: RawValues, aliases: Mapping[str, str], names: 
             raise _no_base_for_auto(base.origin)
         chosen = chosen._replace(auto=True, provider_origin=origin)
     elif provider is not None:
-        kept = chosen if provider == chosen.provider or chosen.provider is None else Chosen()
+        kept = (
+            chosen if provider == chosen.provider or chosen.provider is None else ProviderChoice()
+        )
         chosen = kept._replace(provider=provider, provider_origin=origin, auto=False)
     if named is not None:
         chosen = chosen._replace(model=named.model, model_origin=named.origin)
@@ -192,29 +198,29 @@ def _no_base_for_auto(origin: str) -> ConfigError:
     )
 
 
-class _Named(NamedTuple):
+class _NamedModel(NamedTuple):
     provider: str | None
     model: str
     written: str
     origin: str
 
 
-def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> _Named | None:
+def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> _NamedModel | None:
     given = place.get("model")
     if given is None:
         return None
     name = aliases.get(given.value, given.value)
     provider, _, model = name.partition("/")
     if provider in names and model:
-        return _Named(provider, model, name, given.origin)
-    return _Named(None, name, name, given.origin)
+        return _NamedModel(provider, model, name, given.origin)
+    return _NamedModel(None, name, name, given.origin)
 
 
 # --- which there are -------------------------------------------------------------------------
 
 
 def _configure_providers(
-    chosen: Chosen, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
+    chosen: ProviderChoice, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
 ) -> dict[str, ConfiguredProvider]:
     """Return the known providers: the chosen one first, then those of the file in its order, then those
     with a key in the environment.

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nousd.config.providers import ConfiguredProvider
-from nousd.config.resolve import Resolved
+from nousd.config.resolve import ResolvedSettings
 from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
@@ -34,7 +34,7 @@ class Line(NamedTuple):
         return msgspec.json.encode(facts).decode()
 
 
-def report(resolved: Resolved) -> Iterator[Line]:
+def report(resolved: ResolvedSettings) -> Iterator[Line]:
     """Yield a line for each setting, then for each provider, model and alias. A key is shown as ``set``
     or not.
     """
@@ -55,7 +55,7 @@ def report(resolved: Resolved) -> Iterator[Line]:
         yield Line(f"aliases.{alias}", model, file)
 
 
-def _of_provider(provider: ConfiguredProvider, resolved: Resolved) -> Iterator[Line]:
+def _of_provider(provider: ConfiguredProvider, resolved: ResolvedSettings) -> Iterator[Line]:
     settings, origins = resolved
     file, where = f"file {settings.config_file}", f"providers.{provider.name}"
     if provider.dialect != provider.name:

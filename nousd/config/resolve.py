@@ -47,7 +47,7 @@ _SHOWN_CHARS: Final = 40
 """Characters of an unusable value that a warning repeats."""
 
 
-class Resolved(NamedTuple):
+class ResolvedSettings(NamedTuple):
     """The settings, and the origin of each, such as ``environment NOUSD_MODEL``."""
 
     settings: Settings
@@ -66,7 +66,7 @@ def resolve(
     config_path: Path | None = None,
     *,
     asks_models: bool = True,
-) -> Resolved:
+) -> ResolvedSettings:
     """Resolve every setting.
 
     Args:
@@ -101,7 +101,7 @@ def resolve(
     origins |= origins_of_models
     if asks_models and settings.provider != AUTO:
         check_usable(settings.providers[settings.provider], origins["provider"])
-    return Resolved(settings, origins)
+    return ResolvedSettings(settings, origins)
 
 
 def _of_models(place: Mapping[str, RawValue]) -> dict[str, RawValue]:

@@ -70,7 +70,7 @@ Door = Callable[[Callable[[str], None]], AbstractAsyncContextManager[ServeBeside
 registers secrets for redaction. Raises ConfigError."""
 
 
-class _Ways(NamedTuple):
+class _Entrances(NamedTuple):
     """The listening sockets, what closes them, and what the daemon behind them does, for its log."""
 
     listeners: Listeners
@@ -134,7 +134,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
         beside = None if door is None else await doors.enter_async_context(door(redactor.add))
         services = await stack.enter_async_context(open_services(deps))
-        ways = _Ways(listeners, beside, doors, _summary(settings, deps.models.default.model))
+        ways = _Entrances(listeners, beside, doors, _summary(settings, deps.models.default.model))
         look_for_cycles_seldom()
         await _serve_until_signal(services, ways, signals, notifier)
 
@@ -169,7 +169,7 @@ def _prepare_folders(settings: Settings) -> None:
 
 
 async def _serve_until_signal(
-    services: Services, ways: _Ways, signals: AsyncIterator[int], notifier: Notifier
+    services: Services, ways: _Entrances, signals: AsyncIterator[int], notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
         listeners, beside = ways.listeners, ways.beside

@@ -45,7 +45,7 @@ HOOKS_MAX: Final = 64
 """Maximum hooks of one extension."""
 
 
-class Registered:
+class Registrations:
     """The registrations of all extensions so far."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class ExtensionApi:
     """
 
     def __init__(
-        self, extension: str, registered: Registered, redact: Redact = lambda text: text
+        self, extension: str, registered: Registrations, redact: Redact = lambda text: text
     ) -> None:
         self._extension = extension
         self._tools = registered.tools

@@ -113,7 +113,7 @@ class ResultOutcome(NamedTuple):
     failures: tuple[Failure, ...] = ()
 
 
-class Cancelled(NamedTuple):
+class Cancellation(NamedTuple):
     """The extension that prevents something, and its reason."""
 
     extension: str
@@ -123,7 +123,7 @@ class Cancelled(NamedTuple):
 class SwitchOutcome(NamedTuple):
     """The answer to whether a session may be left or branched."""
 
-    cancelled: Cancelled | None = None
+    cancelled: Cancellation | None = None
     failures: tuple[Failure, ...] = ()
 
 
@@ -242,7 +242,7 @@ class Hooks:
         for hook in self._of(name):
             answer = await self._ask_hook(hook, payload, failures)
             if isinstance(answer, Cancel):
-                return SwitchOutcome(Cancelled(hook.extension, answer.reason), tuple(failures))
+                return SwitchOutcome(Cancellation(hook.extension, answer.reason), tuple(failures))
         return SwitchOutcome(None, tuple(failures))
 
     def _of(self, name: HookName) -> Sequence[Hook]:

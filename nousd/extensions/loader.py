@@ -81,14 +81,14 @@ def _load_all(
 ) -> Extensions:
     if not (paths or installed or demo):
         return Extensions()
-    from nousd.extensions.api import ExtensionApi, Registered
+    from nousd.extensions.api import ExtensionApi, Registrations
 
     known: dict[str, _Extension] = {}
     for found in _import_all(paths, installed, demo=demo):
         if found.name in known:
             raise ConfigError(f"{found.origin}: there is another one called {found.name}")
         known[found.name] = found
-    registered = Registered()
+    registered = Registrations()
     for found in known.values():
         _run(found, ExtensionApi(found.name, registered, redact))
     return Extensions(

@@ -71,7 +71,7 @@ class FollowedResult(NamedTuple):
     follow: Callable[[], None]
 
 
-class _Withdrawn(msgspec.Struct, rename="camel"):
+class _WithdrawnRequest(msgspec.Struct, rename="camel"):
     request_id: MessageId
 
 
@@ -115,7 +115,7 @@ class _Message(msgspec.Struct):
     error: _Fault | UnsetType = UNSET
 
 
-class _Waiting:
+class _PendingRequest:
     """A request of ours, until it is answered."""
 
     def __init__(self, method: str) -> None:
@@ -153,7 +153,7 @@ class JsonRpc:
         self._nursery = nursery
         self._head: dict[str, Any] = {"jsonrpc": "2.0"} if marks_version else {}
         self._withdrawal = withdrawal
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _PendingRequest] = {}
         self._answering: dict[MessageId, trio.CancelScope] = {}
         self._answered = trio.lowlevel.ParkingLot()
         self._last_id = 0
@@ -170,7 +170,7 @@ class JsonRpc:
             raise self._over
         self._last_id += 1
         number = self._last_id
-        waiting = self._waiting[number] = _Waiting(method)
+        waiting = self._waiting[number] = _PendingRequest(method)
         try:
             await self._send({"id": number, "method": method, "params": params})
             with trio.move_on_after(seconds) as limit:
@@ -231,7 +231,7 @@ class JsonRpc:
                 read withdraws nothing.
         """
         with suppress(msgspec.DecodeError, UnicodeError):
-            id_ = decode_json(params, type=_Withdrawn).request_id
+            id_ = decode_json(params, type=_WithdrawnRequest).request_id
             if id_ in self._answering:
                 self._answering[id_].cancel()
 

@@ -129,7 +129,7 @@ class Recorder(Protocol):
         ...
 
 
-class _Unrecorded:
+class _NullRecorder:
     """A recorder that records nothing."""
 
     def request(self, path: str, body: bytes) -> None: ...
@@ -141,7 +141,7 @@ class _Unrecorded:
     def end(self) -> None: ...
 
 
-UNRECORDED: Final[Recorder] = _Unrecorded()
+UNRECORDED: Final[Recorder] = _NullRecorder()
 
 Record = Callable[[], Recorder]
 """Returns the recorder of the next exchange; each attempt is one."""

@@ -17,8 +17,8 @@ from nousd.machine.policy.rules import Rule
 from nousd.machine.session.state import SessionState
 from nousd.replay.recorded import RecordedRun, run_of
 from nousd.runtimes.calls.admission import input_hash
-from nousd.runtimes.calls.attempts import GIVEN_AGAIN, Earlier, StoredResult
-from nousd.runtimes.calls.hooks import Looked, Opinion, Shown
+from nousd.runtimes.calls.attempts import GIVEN_AGAIN, EarlierAttempts, StoredResult
+from nousd.runtimes.calls.hooks import HookOpinions, Opinion, ShownResult
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.wire import events
@@ -182,29 +182,31 @@ class RecordedCallHooks:
     def __init__(self, permissions: RecordedPermissions) -> None:
         self._permissions = permissions
 
-    async def before(self, _host: CallHost, _tool: Tool, _call: ToolCall, args: Any) -> Looked:
+    async def before(
+        self, _host: CallHost, _tool: Tool, _call: ToolCall, args: Any
+    ) -> HookOpinions:
         call = self._permissions.next()
         changed = [opinion.args for opinion in call.opinions if opinion.args is not None]
-        return Looked(changed[-1] if changed else args, tuple(call.opinions), call.blocked)
+        return HookOpinions(changed[-1] if changed else args, tuple(call.opinions), call.blocked)
 
     async def after(
         self, _host: CallHost, _call: ToolCall, _args: Any, result: ToolResult
-    ) -> Shown:
+    ) -> ShownResult:
         call = self._permissions.current
         if not call.changed_by or call.told is None:
-            return Shown(result)
+            return ShownResult(result)
         changed = msgspec.structs.replace(
             result, text=call.told.text, is_error=call.told.is_error is True
         )
-        return Shown(changed, call.changed_by)
+        return ShownResult(changed, call.changed_by)
 
 
 # --- calls that were seen before -----------------------------------------------------------------
 
 
-def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
+def earlier_attempts(run: RecordedRun) -> Mapping[str, EarlierAttempts]:
     """Return the facts about calls that were requested before, by their ids."""
-    found: dict[str, Earlier] = {}
+    found: dict[str, EarlierAttempts] = {}
     results = {
         event.entry.tool_call_id: text_offload.whole_entry(event.entry, run.wholes)
         for event in run.events
@@ -216,7 +218,7 @@ def earlier_attempts(run: RecordedRun) -> Mapping[str, Earlier]:
             case events.ToolCallRequested(run_id=run.run_id):
                 requested = event
                 if event.attempt > 1:
-                    found[event.tool_call_id] = Earlier(event.attempt - 1)
+                    found[event.tool_call_id] = EarlierAttempts(event.attempt - 1)
             case events.ToolCallPolicyEvaluated(source="replay") if requested is not None:
                 result = results.get(event.tool_call_id)
                 args = _whole_args(requested, run.wholes)
@@ -229,13 +231,13 @@ def _earlier(
     args: Any,
     said: events.ToolCallPolicyEvaluated,
     result: Any,
-) -> Earlier:
+) -> EarlierAttempts:
     """Return the earlier facts that a recorded outcome implies."""
     attempts = requested.attempt - 1
     if said.decision == "ask":
-        return Earlier(attempts, may_have_run=True)
+        return EarlierAttempts(attempts, may_have_run=True)
     if said.reason != GIVEN_AGAIN:
-        return Earlier(attempts)
+        return EarlierAttempts(attempts)
     hashed = input_hash(requested.tool_name, args)
     stored = StoredResult(result.text, result.is_error is True, result.artifact_id)
-    return Earlier(attempts, may_have_run=True, input_hash=hashed, result=stored)
+    return EarlierAttempts(attempts, may_have_run=True, input_hash=hashed, result=stored)

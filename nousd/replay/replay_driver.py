@@ -30,7 +30,7 @@ from nousd.replay.recorded import is_outside
 from nousd.replay.recorded_context import comes_and_goes, find_answer_inputs
 from nousd.replay.recorded_decisions import RecordedPermissions
 from nousd.replay.versions import can_be_logged
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
+from nousd.runtimes.calls.attempts import NEVER_SEEN, EarlierAttempts
 from nousd.runtimes.calls.host import Answer, Question
 from nousd.runtimes.interface import Runtime, RunTurnHost
 from nousd.store.memory.store import MemoryStore
@@ -57,7 +57,7 @@ class ReplayDriver:
         version: int,
         permissions: RecordedPermissions,
         *,
-        attempts: Mapping[str, Earlier],
+        attempts: Mapping[str, EarlierAttempts],
         offers: Mapping[str, Mapping[str, ToolSpec]],
     ) -> None:
         self.place = 0
@@ -112,7 +112,7 @@ class ReplayDriver:
         assert self._host is not None
         await self._host.stream(*told)
 
-    def earlier(self, call: ToolCall) -> Earlier:
+    def earlier(self, call: ToolCall) -> EarlierAttempts:
         """Return the facts about a call that was seen before."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
@@ -390,7 +390,7 @@ class _Host:
     def select_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         return self._driver.restore_offered_tools(self._host.select_offered_tools(tools))
 
-    async def earlier(self, call: ToolCall) -> Earlier:
+    async def earlier(self, call: ToolCall) -> EarlierAttempts:
         return self._driver.earlier(call)
 
     async def stream(self, *decided: Event) -> None:

@@ -19,21 +19,21 @@ from typing import Protocol
 import msgspec
 from msgspec import UnsetType
 
-from nousd.machine.context.compaction import Cut
-from nousd.machine.context.compiler import Compiled, Grown
-from nousd.machine.context.input_chunks import Stored
+from nousd.machine.context.compaction import CutPoint
+from nousd.machine.context.compiler import CompiledInput, InputCache
+from nousd.machine.context.input_chunks import StoredInput
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText
 from nousd.machine.session.queue import Inputs
 from nousd.machine.session.usage import CallFigures
-from nousd.runtimes.calls.attempts import Earlier
+from nousd.runtimes.calls.attempts import EarlierAttempts
 from nousd.runtimes.calls.host import RuntimeOpinion, TurnCallHost
 from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import Attachment, Entry, ToolCall, TurnKind
 from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 
-Tell = Callable[[Compiled], Awaitable[None]]
+Tell = Callable[[CompiledInput], Awaitable[None]]
 """Receives an input of a model outside of the turn's answers, before it is sent."""
 
 Report = Callable[[CallFigures], Awaitable[None]]
@@ -81,7 +81,7 @@ class TurnHost(TurnCallHost, Protocol):
         """
         ...
 
-    async def earlier(self, call: ToolCall) -> Earlier:
+    async def earlier(self, call: ToolCall) -> EarlierAttempts:
         """Return the outcome of an earlier attempt at a call, possibly in another run."""
         ...
 
@@ -123,7 +123,7 @@ class NativeHost(TurnHost, Protocol):
         """Return the current tools that the session's model is offered."""
         ...
 
-    async def keep_input(self, compiled: Compiled) -> Stored:
+    async def keep_input(self, compiled: CompiledInput) -> StoredInput:
         """Store a model input with the next commit."""
         ...
 
@@ -138,7 +138,7 @@ class NativeHost(TurnHost, Protocol):
         ...
 
     @property
-    def grown(self) -> Grown:
+    def grown(self) -> InputCache:
         """What the last input of the transcript has in common with the next (``compile_input``)."""
         ...
 
@@ -323,13 +323,13 @@ class Runtime(Protocol):
 class Summariser(Protocol):
     """Something that can shorten a transcript."""
 
-    async def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> Cut | None:
+    async def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> CutPoint | None:
         """Return where to cut a transcript for that model; None if nothing can be cut off."""
         ...
 
     async def summarise(
         self,
-        cut: Cut,
+        cut: CutPoint,
         choice: ModelChoice,
         *,
         instruction: str | None,

@@ -25,7 +25,7 @@ _SHORT_CHARS: Final = DELTA_BYTES_MAX // len(r"\u0000")
 """Characters that fit into one delta even if each of them is escaped."""
 
 
-class Streamed:
+class StreamedText:
     """A text of the message while it streams, without secrets.
 
     Args:
@@ -59,8 +59,8 @@ class MessageWriter:
         self.message_id: str | None = None
         self._host = host
         self._room = room
-        self.text = Streamed(events.MessageUpdate, secrets)
-        self.reasoning = Streamed(events.ReasoningUpdate, secrets)
+        self.text = StreamedText(events.MessageUpdate, secrets)
+        self.reasoning = StreamedText(events.ReasoningUpdate, secrets)
 
     async def open(self) -> str:
         """Begin the message if it has not begun yet; return its id."""
@@ -76,7 +76,7 @@ class MessageWriter:
             **self._host.tracker.where, message_id=self.message_id, role="assistant"
         )
 
-    async def write(self, streamed: Streamed, text: str) -> None:
+    async def write(self, streamed: StreamedText, text: str) -> None:
         """Show a piece of ``text`` or ``reasoning``, as far as there is room for it. What was held back
         at a cut is not shown: it may be the beginning of a secret.
 
@@ -89,7 +89,7 @@ class MessageWriter:
         if len(kept) < len(text):
             raise self._room.build_exceeded_error()
 
-    async def _show(self, streamed: Streamed, text: str) -> None:
+    async def _show(self, streamed: StreamedText, text: str) -> None:
         # The first content is in one batch for the log with the beginning of its message.
         beginning = () if self.message_id is not None else (self._begin(),)
         if not text:  # all of it may be the beginning of a secret

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from nousd.store.artifacts import Artifact, ArtifactInfo, ArtifactSource
-from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
+from nousd.store.records import Batch, EventFilter, OldDeltas, PruneResult, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage
 from nousd.store.session_search import SearchPage, SearchPlace
@@ -107,7 +107,7 @@ class Store(Protocol):
         """
         ...
 
-    async def prune_deltas(self, old: Old) -> Pruned:
+    async def prune_deltas(self, old: OldDeltas) -> PruneResult:
         """Join deltas of finished messages and tool executions, for each type into one line.
 
         One short step; call it again while there is ``more``. Only lines change: an event keeps its

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from nousd.machine.projection.retention import ENDS, Joined, Line, deltas_of, has_deltas, join
-from nousd.store.records import Old, Pruned
+from nousd.machine.projection.retention import ENDS, JoinedDeltas, Line, deltas_of, has_deltas, join
+from nousd.store.records import OldDeltas, PruneResult
 from nousd.wire.codec.envelope import decode_event
 
 EVENTS_PER_STEP: Final = 4096
@@ -46,12 +46,12 @@ class EventTable(Protocol):
         """
         ...
 
-    def replace(self, joined: Joined) -> None:
+    def replace(self, joined: JoinedDeltas) -> None:
         """Replace many lines by one."""
         ...
 
 
-def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
+def walk(events: EventTable, pruned_seq: int, old: OldDeltas) -> tuple[PruneResult, int]:
     """Do one step from the walk's position ``pruned_seq``; return the result and the new position."""
     deltas = 0
     places = events.positions_after(pruned_seq, old.until, EVENTS_PER_STEP)
@@ -59,17 +59,17 @@ def walk(events: EventTable, pruned_seq: int, old: Old) -> tuple[Pruned, int]:
         if position.type in ENDS:
             end = Line(position.seq, position.type, events.line_of(position.seq))
             if decode_event(end.line).ts >= old.ended_before:
-                return Pruned(deltas, more=False), pruned_seq
+                return PruneResult(deltas, more=False), pruned_seq
             if deltas >= DELTAS_PER_STEP:
-                return Pruned(deltas, more=True), pruned_seq
+                return PruneResult(deltas, more=True), pruned_seq
             found, are_all = _deltas_of(events, end, position.run_id)
             for joined in join(found):
                 events.replace(joined)
                 deltas += len(joined.gone)
             if not are_all:
-                return Pruned(deltas, more=True), pruned_seq
+                return PruneResult(deltas, more=True), pruned_seq
         pruned_seq = position.seq
-    return Pruned(deltas, more=len(places) == EVENTS_PER_STEP), pruned_seq
+    return PruneResult(deltas, more=len(places) == EVENTS_PER_STEP), pruned_seq
 
 
 def _deltas_of(events: EventTable, end: Line, run_id: str | None) -> tuple[list[Line], bool]:

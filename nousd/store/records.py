@@ -82,7 +82,7 @@ class EventFilter(msgspec.Struct, frozen=True):
     types: frozenset[str] | None = None
 
 
-class Old(msgspec.Struct, frozen=True):
+class OldDeltas(msgspec.Struct, frozen=True):
     """The deltas that may be pruned.
 
     Args:
@@ -95,7 +95,7 @@ class Old(msgspec.Struct, frozen=True):
     until: int
 
 
-class Pruned(msgspec.Struct, frozen=True):
+class PruneResult(msgspec.Struct, frozen=True):
     """The result of one step of pruning: the number of removed lines, and whether more may follow."""
 
     deltas: int

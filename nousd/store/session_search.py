@@ -40,7 +40,7 @@ class SearchPlace(msgspec.Struct, frozen=True):
     seq: int | None = None
 
 
-class Searched(NamedTuple):
+class SearchedMessage(NamedTuple):
     """A message that is searched; ``seq`` is its place in the order of appending."""
 
     seq: int
@@ -54,7 +54,7 @@ class Match(msgspec.Struct, frozen=True):
 
     row: SessionRow
     snippet: str
-    message: Searched | None = None
+    message: SearchedMessage | None = None
 
 
 class SearchPage(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class SearchPage(msgspec.Struct, frozen=True):
     is_partial: bool = False
 
 
-Messages = Callable[[str, int | None], Iterable[Searched]]
+Messages = Callable[[str, int | None], Iterable[SearchedMessage]]
 """Takes a session's id and a number, None for no bound, and returns its messages before that number,
 newest first."""
 
@@ -139,7 +139,7 @@ def _in_title(row: SessionRow, title: str, wanted: str) -> Match | None:
     return Match(row, plain_line(title)) if wanted in fold_text(title) else None
 
 
-def _in_message(row: SessionRow, message: Searched, wanted: str) -> Match | None:
+def _in_message(row: SessionRow, message: SearchedMessage, wanted: str) -> Match | None:
     text = message.text[:SEARCHED_CHARS_MAX]
     at = fold_text(text).find(wanted)
     return None if at < 0 else Match(row, _snippet(text, _unfold_position(text, at)), message)

@@ -95,7 +95,7 @@ class ToolRegistry(Mapping[str, Tool]):
     def of(self, owner: str) -> Mapping[str, Tool]:
         """Return the tools that an owner finds: everybody's, followed by its own."""
         own = self._owned.get(owner)
-        return self if own is None else _Joined(self, own)
+        return self if own is None else _JoinedTools(self, own)
 
     def __getitem__(self, name: str) -> Tool:
         return self._tools[name]
@@ -107,7 +107,7 @@ class ToolRegistry(Mapping[str, Tool]):
         return len(self._tools)
 
 
-class _Joined(Mapping[str, Tool]):
+class _JoinedTools(Mapping[str, Tool]):
     """The tools of two registries, which have no name in common."""
 
     def __init__(self, first: ToolRegistry, second: ToolRegistry) -> None:

@@ -17,7 +17,7 @@ import apsw
 import pytest
 import trio
 
-from nousd.admin.bundle.bundle import Limits, Wanted, bundle, write_bundle
+from nousd.admin.bundle.bundle import BundleRequest, Limits, bundle, write_bundle
 from nousd.admin.bundle.log import ToolCalls
 from nousd.admin.doctor import paths as examine_places
 from nousd.config.resolve import resolve
@@ -59,7 +59,7 @@ def make_bundle(folder: Path, tmp_path: Path) -> Callable[..., Files]:
         write_bundle(wanting(folder, session_id, environ=environ, **wanted), output, "out")
         return unpack(output.getvalue())
 
-    def wanting(folder: Path, session_id: str | None, **more: Any) -> Wanted:
+    def wanting(folder: Path, session_id: str | None, **more: Any) -> BundleRequest:
         return wanted_of(folder, tmp_path, session_id, **more)
 
     return make
@@ -73,7 +73,7 @@ def wanted_of(
     environ: dict[str, str] | None = None,
     flags: dict[str, Any] | None = None,
     **more: Any,
-) -> Wanted:
+) -> BundleRequest:
     given = {
         "state_dir": str(state),
         "socket": str(tmp_path / "no.sock"),
@@ -81,7 +81,7 @@ def wanted_of(
         **(flags or {}),
     }
     environ = {"XDG_CONFIG_HOME": str(tmp_path), **(environ or {})}
-    return Wanted(
+    return BundleRequest(
         resolved=resolve(given, environ, None, asks_models=False),
         session_id=session_id,
         flags=given,

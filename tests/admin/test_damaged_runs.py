@@ -14,7 +14,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from nousd.admin.bundle.bundle import Limits, Wanted, write_bundle
+from nousd.admin.bundle.bundle import BundleRequest, Limits, write_bundle
 from nousd.admin.check.check import check
 from nousd.admin.doctor import paths as examine_places
 from nousd.admin.reading.log_files import open_log
@@ -214,7 +214,7 @@ def test_the_other_commands_take_a_damaged_run_without_a_traceback(
 
 def bundled(path: Path) -> None:
     flags = {"state_dir": str(path.parent), "workdir": str(path.parent.parent)}
-    wanted = Wanted(
+    wanted = BundleRequest(
         resolved=resolve(flags, {}, None),
         session_id=None,
         flags=flags,

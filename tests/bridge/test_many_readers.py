@@ -122,7 +122,7 @@ async def test_a_stalled_reader_is_cut_off_and_does_not_block_others(
 ) -> None:
     cut = trio.Event()
 
-    class Watched(server._Guarded):
+    class Watched(server._DeadlineStream):
         async def send_all(self, data: bytes | bytearray | memoryview) -> None:
             try:
                 await super().send_all(data)
@@ -130,7 +130,7 @@ async def test_a_stalled_reader_is_cut_off_and_does_not_block_others(
                 cut.set()
                 raise
 
-    monkeypatch.setattr(server, "_Guarded", Watched)
+    monkeypatch.setattr(server, "_DeadlineStream", Watched)
     monkeypatch.setattr(server, "HTTP_WRITE_SECONDS", 1.0)
     async with (
         socket_daemon(short_folder, provider=MockProvider()) as daemon,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nousd.cli.chat.editor import TEXT_CHARS_MAX, Control, LineEditor, Typed, cells
+from nousd.cli.chat.editor import TEXT_CHARS_MAX, Control, LineEditor, TypedLine, cells
 
 PASTE, END = "\x1b[200~", "\x1b[201~"
 
@@ -34,9 +34,9 @@ def editor() -> LineEditor:
 )
 def test_keys_edit_the_line(keys: str, text: str) -> None:
     whole, one_by_one = editor(), editor()
-    assert whole.feed(f"{keys}\r") == [Typed(text, pasted=False)]
+    assert whole.feed(f"{keys}\r") == [TypedLine(text, pasted=False)]
     typed = [each for key in f"{keys}\r" for each in one_by_one.feed(key)]
-    assert typed == [Typed(text, pasted=False)]
+    assert typed == [TypedLine(text, pasted=False)]
 
 
 def test_a_paste_is_inserted_as_it_is_however_it_is_cut() -> None:
@@ -44,20 +44,20 @@ def test_a_paste_is_inserted_as_it_is_however_it_is_cut() -> None:
     for cut in range(len(keys)):
         line = editor()
         typed = [*line.feed(keys[:cut]), *line.feed(keys[cut:])]
-        assert typed == [Typed("a1\n2\n3\n\x1b[D\x04b", pasted=True)]
+        assert typed == [TypedLine("a1\n2\n3\n\x1b[D\x04b", pasted=True)]
 
 
 def test_lines_that_come_in_one_piece_count_as_pasted() -> None:
     line = editor()
-    assert line.feed("a\rb\rc") == [Typed("a", pasted=True), Typed("b", pasted=True)]
-    assert line.feed("\r") == [Typed("c", pasted=True)]
-    assert line.feed("d\r") == [Typed("d", pasted=False)]
+    assert line.feed("a\rb\rc") == [TypedLine("a", pasted=True), TypedLine("b", pasted=True)]
+    assert line.feed("\r") == [TypedLine("c", pasted=True)]
+    assert line.feed("d\r") == [TypedLine("d", pasted=False)]
 
 
 def test_a_paste_that_was_deleted_whole_is_forgotten() -> None:
     line = editor()
-    assert line.feed(f"{PASTE}y{END}\x7fy\r") == [Typed("y", pasted=False)]
-    assert line.feed(f"{PASTE}y{END}n\x1b[D\x7f\r") == [Typed("n", pasted=True)]
+    assert line.feed(f"{PASTE}y{END}\x7fy\r") == [TypedLine("y", pasted=False)]
+    assert line.feed(f"{PASTE}y{END}n\x1b[D\x7f\r") == [TypedLine("n", pasted=True)]
 
 
 def test_the_beginning_of_a_line_and_its_end_by_deletion_are_told() -> None:

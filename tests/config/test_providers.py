@@ -10,7 +10,7 @@ import pytest
 
 from nousd.config.models_file import AUTO
 from nousd.config.report import report
-from nousd.config.resolve import Resolved, resolve, with_provider
+from nousd.config.resolve import ResolvedSettings, resolve, with_provider
 from nousd.errors import ConfigError
 from tests.config.conftest import write
 
@@ -28,11 +28,11 @@ fast = "anthropic/small"
 
 def resolve_with_keys(
     flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None, **more: bool
-) -> Resolved:
+) -> ResolvedSettings:
     return resolve(flags, {**KEYS, **environ}, file, **more)
 
 
-def default_provider(settings: Resolved) -> tuple[str, str | None, str | None]:
+def default_provider(settings: ResolvedSettings) -> tuple[str, str | None, str | None]:
     """Return provider, model and base of the default."""
     if settings.settings.provider == AUTO:
         return AUTO, settings.settings.model, settings.settings.api_base
@@ -248,7 +248,7 @@ def test_no_representation_of_the_settings_shows_a_key(home: Path) -> None:
 # --- auto ----------------------------------------------------------------------------------------
 
 
-def usable(settings: Resolved) -> list[str]:
+def usable(settings: ResolvedSettings) -> list[str]:
     return [name for name, each in settings.settings.providers.items() if each.is_usable]
 
 

@@ -11,7 +11,7 @@ import trio
 from nousd.daemon.mcp import servers as mcp_servers
 from nousd.daemon.mcp import session_servers
 from nousd.tools.mcp import definitions
-from nousd.tools.mcp.definitions import Definitions, Offered, definitions_of
+from nousd.tools.mcp.definitions import Definitions, OfferedTool, definitions_of
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.wire.limit_table import LIMITS
 from tests.daemon.limits_bench import Kit
@@ -80,13 +80,13 @@ async def ttl_seconds(kit: Kit, offset: int) -> None:
     await check_add_mcp(kit, "mcp_ttl_seconds_max", offset, **keys)
 
 
-def offered(*tools: Offered) -> Definitions:
+def offered(*tools: OfferedTool) -> Definitions:
     return definitions_of(SPEC, tools)
 
 
 async def tools(kit: Kit, offset: int) -> None:
     bound = kit.scale("mcp_tools_max", definitions, "MCP_TOOLS_MAX", 3)
-    found = offered(*(Offered(f"t{number}", "", {}) for number in range(bound + offset)))
+    found = offered(*(OfferedTool(f"t{number}", "", {}) for number in range(bound + offset)))
     assert len(found.usable) == min(bound, bound + offset)
     assert found.left_out == ((f"t{bound}: the server has more than 3 tools",) * (offset > 0))
     assert LIMITS["mcp_tools_max"][1] == LEFT_OUT
@@ -96,7 +96,7 @@ async def schema_bytes(_kit: Kit, offset: int) -> None:
     bound = LIMITS["mcp_schema_bytes_max"][0]
     empty = len(json.dumps({"title": ""}))
     schema = {"title": "x" * (bound + offset - empty)}
-    found = offered(Offered("t", "", schema))
+    found = offered(OfferedTool("t", "", schema))
     assert len(found.usable) == (0 if offset > 0 else 1)
     assert found.left_out == ((f"t: its schema has more than {bound} bytes",) * (offset > 0))
     assert LIMITS["mcp_schema_bytes_max"][1] == LEFT_OUT
@@ -104,7 +104,7 @@ async def schema_bytes(_kit: Kit, offset: int) -> None:
 
 async def description_chars(_kit: Kit, offset: int) -> None:
     bound = LIMITS["mcp_description_chars_max"][0]
-    (tool,) = offered(Offered("t", "x" * (bound + offset), {})).usable
+    (tool,) = offered(OfferedTool("t", "x" * (bound + offset), {})).usable
     assert len(tool.description) == min(bound, bound + offset)
 
 

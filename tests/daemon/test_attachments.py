@@ -416,7 +416,7 @@ async def test_a_prompt_is_refused_if_its_session_is_deleted_while_a_file_is_rea
     other = await kit.daemon.connect()
     read = attachments.read_attachments
 
-    async def slowly(*arguments: Any) -> attachments.Attached:
+    async def slowly(*arguments: Any) -> attachments.AttachedFiles:
         await other.request("delete_session", session_id=session_id)
         return await read(*arguments)
 

@@ -14,7 +14,7 @@ from nousd.daemon.sessions import history
 from nousd.daemon.sessions.history import KEPT_SESSIONS_MAX, KEPT_TOKENS_MAX, Context, Contexts
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context import compaction
-from nousd.machine.context.compiler import Grown
+from nousd.machine.context.compiler import InputCache
 from nousd.machine.context.tokens import entry_tokens
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
@@ -416,7 +416,7 @@ def in_memory(state: SessionState) -> LiveSession:
 
 
 def context_of(entry: Entry) -> Context:
-    return Context((entry,), entry_tokens(entry), Grown())
+    return Context((entry,), entry_tokens(entry), InputCache())
 
 
 async def test_cached_contexts_are_bounded_in_sessions_and_tokens() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nousd.extensions.api import ExtensionApi, Registered
+from nousd.extensions.api import ExtensionApi, Registrations
 from nousd.extensions.loaded import ExtensionFunction
 from nousd.providers.interface import Provider
 from nousd.tools.interface import Tool
@@ -38,7 +38,7 @@ class Say(msgspec.Struct):
 
 
 def extension() -> tuple[list[Tool], dict[str, ExtensionFunction]]:
-    registered = Registered()
+    registered = Registrations()
     api = ExtensionApi("e", registered)
     api.tool("say", "Says a text.", Say, lambda args, _context: args.text)
     api.command("repeat", lambda payload: {"a": "x" * payload["count"]})

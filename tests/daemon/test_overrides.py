@@ -10,7 +10,7 @@ import pytest
 
 from nousd.daemon.policy.permissions import RulePermissions
 from nousd.daemon.workspace.settings import workspaces_of_settings
-from nousd.extensions.api import ExtensionApi, Registered
+from nousd.extensions.api import ExtensionApi, Registrations
 from nousd.machine.policy.rules import RuleDecision, rules_of
 from nousd.tools.interface import ToolContext
 from nousd.wire.objects.entries import PermissionMode
@@ -189,7 +189,7 @@ async def test_an_extensions_tool_asks_for_a_path_outside_under_an_override(
         with context.path_sandbox.locate(args.path) as place, place.open_file() as file:
             return file.read().decode()
 
-    registered = Registered()
+    registered = Registrations()
     ExtensionApi("e", registered).tool(
         "peek", "Peeks.", Look, peek, classes=["read"], path_argument="path"
     )

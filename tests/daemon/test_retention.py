@@ -19,7 +19,7 @@ from nousd.errors import StoreError
 from nousd.providers.interface import Finished, Receive, TextDelta
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
-from nousd.store.records import Old, Pruned, StoredEvent
+from nousd.store.records import OldDeltas, PruneResult, StoredEvent
 from tests.daemon.scripted import (
     Outcome,
     ScriptedProvider,
@@ -181,7 +181,7 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def prune_deltas(self, old: Old) -> Pruned:
+    async def prune_deltas(self, old: OldDeltas) -> PruneResult:
         if self.failures:
             self.failures -= 1
             raise StoreError("the disk is full")

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from nousd.daemon.sessions import transcripts
-from nousd.daemon.sessions.transcripts import Newest, Transcripts
+from nousd.daemon.sessions.transcripts import NewestMessages, Transcripts
 from nousd.machine.session.state import SessionState
 from nousd.providers.interface import Provider
 from nousd.store.memory.store import MemoryStore
@@ -18,12 +18,12 @@ from tests.harness.daemon import Payload, memory_daemon
 from tests.harness.stub_model import StubModel, error_reply, text_reply
 
 
-def newest(session_id: str, text: str = "") -> Newest:
+def newest(session_id: str, text: str = "") -> NewestMessages:
     entry = MessageEntry(
         id=f"{session_id}-m", role="user", text=text, run_id="", turn_kind="prompt", created_at=""
     )
     messages = Messages(session_id=session_id, messages=(entry,), cursor="evt-1", has_more=False)
-    return Newest(messages, ())
+    return NewestMessages(messages, ())
 
 
 def test_a_transcript_is_found_only_for_the_same_state_object_and_message_count() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from nousd.extensions.api import ExtensionApi, Registered
+from nousd.extensions.api import ExtensionApi, Registrations
 from nousd.extensions.hook_chain import Hooks
 from nousd.tools.secrets_interface import NO_SECRETS, Secrets
 
@@ -14,7 +14,7 @@ Register = Callable[[ExtensionApi], object]
 
 def hooks(*registers: Register, secrets: Secrets = NO_SECRETS) -> Hooks:
     """Return the hooks that extensions called one, two, ... register."""
-    registered = Registered()
+    registered = Registrations()
     for name, register in zip(("one", "two", "three"), registers, strict=False):
         register(ExtensionApi(name, registered))
     return Hooks(registered.hooks, secrets)

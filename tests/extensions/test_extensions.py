@@ -15,7 +15,7 @@ import trio
 import trio.testing
 
 from nousd.errors import CommandRejected, ConfigError, ToolArgumentsInvalid, ToolError
-from nousd.extensions.api import ExtensionApi, Registered
+from nousd.extensions.api import ExtensionApi, Registrations
 from nousd.extensions.calls import THREADS_MAX, TIMEOUT_SECONDS
 from nousd.extensions.loaded import Extensions
 from nousd.extensions.loader import load_extensions
@@ -41,7 +41,7 @@ def write(tmp_path: Path) -> Write:
 def register_extension(
     register: Callable[[ExtensionApi], object], name: str = "plugin"
 ) -> Extensions:
-    given = Registered()
+    given = Registrations()
     register(ExtensionApi(name, given))
     return Extensions(tools=tuple(given.tools.values()), commands=given.commands)
 

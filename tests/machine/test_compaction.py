@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nousd.machine.context import compaction
-from nousd.machine.context.compaction import Cut, plan_cut
-from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.compaction import CutPoint, plan_cut
+from nousd.machine.context.compiler import CompiledInput
 from nousd.machine.context.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.context.tokens import (
     CHARS_PER_TOKEN,
@@ -35,13 +35,13 @@ def turn(number: int, *, calls: int = 0, text: str = "answer") -> list[Entry]:
     return [*entries, answer(f"a{number}", text)]
 
 
-def planned(context: Sequence[Entry], keep_tokens: int = 1_000_000) -> Cut:
+def planned(context: Sequence[Entry], keep_tokens: int = 1_000_000) -> CutPoint:
     cut = plan_cut(context, keep_tokens)
     assert cut is not None
     return cut
 
 
-def kept_of(cut: Cut, context: Sequence[Entry]) -> list[Entry]:
+def kept_of(cut: CutPoint, context: Sequence[Entry]) -> list[Entry]:
     return list(context[len(cut.dropped) :])
 
 
@@ -212,11 +212,11 @@ def test_planning_a_cut_estimates_each_entry_once(
 # --- summary requests ------------------------------------------------------------------------
 
 
-def request_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> ModelInput:
+def request_for(cut: CutPoint, *, window: int = 100_000, wish: str | None = None) -> ModelInput:
     return compiled_for(cut, window=window, wish=wish).request
 
 
-def compiled_for(cut: Cut, *, window: int = 100_000, wish: str | None = None) -> Compiled:
+def compiled_for(cut: CutPoint, *, window: int = 100_000, wish: str | None = None) -> CompiledInput:
     return compaction.summary_input(
         cut, choice=ModelChoice("p", "m"), instruction=wish, window=window
     )
@@ -270,7 +270,7 @@ def test_entries_left_out_of_a_summary_request_are_reported() -> None:
 
 def test_the_text_of_an_answer_with_very_many_calls_stays_in_its_summary() -> None:
     many = answer("many", "so much to do", calls=500)
-    cut = Cut((*turn(1), many), user("u2"), 1)
+    cut = CutPoint((*turn(1), many), user("u2"), 1)
     assert "so much to do" in text_of(request_for(cut, window=1))
     assert "so much to do" in compaction.mechanical_summary(cut)
     assert ("many", "preview") in [
@@ -302,7 +302,7 @@ def test_a_mechanical_summary_contains_the_earlier_one_and_a_line_for_each_messa
 
 
 def test_a_multiline_message_becomes_one_line_of_a_mechanical_summary() -> None:
-    cut = Cut((message("m", "user", "one\n\ntwo\u2028three"),), user("u"), 1)
+    cut = CutPoint((message("m", "user", "one\n\ntwo\u2028three"),), user("u"), 1)
     assert compaction.mechanical_summary(cut) == "user: one two three"
 
 
@@ -312,14 +312,14 @@ def test_a_mechanical_summary_is_bounded_and_keeps_the_newest_message(
     previous: str, count: int
 ) -> None:
     entries = [user(f"u{number}", f"number {number} {LONG}") for number in range(count)]
-    cut = Cut((compacted("c", "u", previous), *entries), user("last"), 1)
+    cut = CutPoint((compacted("c", "u", previous), *entries), user("last"), 1)
     summary = compaction.mechanical_summary(cut)
     assert len(summary) <= SUMMARY_CHARS_MAX
     assert f"user: number {count - 1} xxx" in summary
     assert ("earlier messages left out" in summary) == (count == 1000)
 
 
-def echo(cut: Cut) -> str:
+def echo(cut: CutPoint) -> str:
     """Summarise like a model that repeats its whole request."""
     return compaction.truncate_summary(text_of(request_for(cut)))
 

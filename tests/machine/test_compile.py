@@ -16,7 +16,7 @@ from nousd.machine.context.compiler import (
     LEFT_OUT,
     PREVIEW_CHARS,
     Budget,
-    Compiled,
+    CompiledInput,
     Frame,
     budget_of,
     compile_input,
@@ -54,11 +54,11 @@ def tokens_of(request: ModelInput) -> int:
     return frame + sum(map(message_tokens, request.messages))
 
 
-def reasons(compiled: Compiled) -> dict[str, str]:
+def reasons(compiled: CompiledInput) -> dict[str, str]:
     return {omitted.entry_id: omitted.reason for omitted in compiled.omitted}
 
 
-def texts(compiled: Compiled) -> list[str]:
+def texts(compiled: CompiledInput) -> list[str]:
     return [told.text for told in compiled.request.messages]
 
 
@@ -301,7 +301,7 @@ CASES = frames().flatmap(
 )
 
 
-def assert_omissions_are_reported(compiled: Compiled, context: Sequence[Entry]) -> None:
+def assert_omissions_are_reported(compiled: CompiledInput, context: Sequence[Entry]) -> None:
     """Assert that every entry whose content is not whole in the request is reported."""
     request = compiled.request
     said = [told.text for told in request.messages]
@@ -346,7 +346,7 @@ def test_any_compiled_input_is_valid_and_bounded_and_reports_its_omissions(
         assert_nothing_more_can_go(compiled)
 
 
-def assert_nothing_more_can_go(compiled: Compiled) -> None:
+def assert_nothing_more_can_go(compiled: CompiledInput) -> None:
     """Assert that only the question and the newest message are left, with previews of its outputs."""
     heads = [entry for entry in compiled.entries if getattr(entry, "role", "") != "tool"]
     told = [

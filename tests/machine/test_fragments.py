@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nousd.errors import InputNotWhole
 from nousd.machine.context import input_chunks as fragments
-from nousd.machine.context.compiler import Budget, Compiled, Frame, compile_input
-from nousd.machine.context.input_chunks import Chain, Stored, resume_chain, store_input
+from nousd.machine.context.compiler import Budget, CompiledInput, Frame, compile_input
+from nousd.machine.context.input_chunks import Chain, StoredInput, resume_chain, store_input
 from nousd.machine.context.model_input import (
     AssistantMessage,
     ModelInput,
@@ -37,13 +37,13 @@ class Shelf:
     def __init__(self) -> None:
         self.artifacts: dict[str, bytes] = {}
 
-    def put(self, stored: Stored) -> Stored:
+    def put(self, stored: StoredInput) -> StoredInput:
         for artifact_id, data in stored.artifacts:
             assert digest(data) == artifact_id
             self.artifacts[artifact_id] = data
         return stored
 
-    def whole(self, stored: Stored) -> bytes:
+    def whole(self, stored: StoredInput) -> bytes:
         return assemble_input(stored.input_ref, self.artifacts.__getitem__)
 
     @property
@@ -55,7 +55,7 @@ def request_of(*messages: ModelMessage, system: str = "Be kind.") -> ModelInput:
     return ModelInput(messages=messages, model="m", provider="p", system=system, tools=TOOLS)
 
 
-def check(shelf: Shelf, stored: Stored, request: ModelInput) -> None:
+def check(shelf: Shelf, stored: StoredInput, request: ModelInput) -> None:
     """Assert that the artifacts restore the input, and that its hash is stored."""
     whole = canonical_of(request)
     assert shelf.whole(stored) == whole
@@ -237,7 +237,7 @@ def test_every_input_of_any_session_is_restored(
     chain: Chain | None = None
     for path in paths:
         for end in sorted(data.draw(st.sets(st.integers(0, len(path)), max_size=4))):
-            compiled: Compiled = compile_input(path[:end], frame, within)
+            compiled: CompiledInput = compile_input(path[:end], frame, within)
             stored = shelf.put(
                 store_input(
                     chain,

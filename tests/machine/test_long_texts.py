@@ -180,7 +180,7 @@ def test_the_arguments_of_many_calls_are_bounded_together() -> None:
     assert isinstance(whole, MessageEntry)
     assert whole.tool_calls is not UNSET
     assert [call.args for call in whole.tool_calls] == [call.args for call in calls]
-    assert long_texts.cut_long_texts([entry_appended(whole)]) == long_texts.Cut((short,), {})
+    assert long_texts.cut_long_texts([entry_appended(whole)]) == long_texts.CutEvents((short,), {})
 
 
 def test_a_compaction_is_unchanged() -> None:
@@ -226,7 +226,7 @@ def test_a_cut_entry_is_restored_from_its_artifacts(text: str, args: dict[str, A
     assert (whole.text, whole.tool_calls[0].args) == (text, args)  # type: ignore[index]
     assert long_texts.as_logged(logged.entry, entry) == whole
     # Logged again, it is the same line with nothing new to store.
-    assert long_texts.cut_long_texts([entry_appended(whole)]) == long_texts.Cut((logged,), {})
+    assert long_texts.cut_long_texts([entry_appended(whole)]) == long_texts.CutEvents((logged,), {})
 
 
 def test_an_entry_whose_artifact_is_missing_stays_cut() -> None:

@@ -33,7 +33,7 @@ class Machine:
         names = [server.name for server in LOCAL_SERVERS]
         return [LocalServer(name, port) for name, port in zip(names, ports, strict=True)]
 
-    async def found(self, **configured: Configured) -> auto.Found:
+    async def found(self, **configured: Configured) -> auto.FoundProvider:
         with trio.fail_after(WAIT_SECONDS):
             return await find_provider(configured, self.servers)
 

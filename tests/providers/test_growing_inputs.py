@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nousd.machine.context.compiler import Frame, Grown, budget_of, compile_input
+from nousd.machine.context.compiler import Frame, InputCache, budget_of, compile_input
 from nousd.machine.context.input_chunks import Chain, store_input
 from nousd.machine.context.model_input import (
     AssistantMessage,
@@ -87,11 +87,11 @@ def frame_of(drawn: Frame, model: str) -> Frame:
 def test_a_session_that_goes_on_gives_the_bytes_of_one_that_is_compiled_anew(
     dialect: str, path: list[Entry], steps: list[dict[str, Any]], window: int
 ) -> None:
-    kept, grown, chain, length = provider_of(dialect), Grown(), None, 0
+    kept, grown, chain, length = provider_of(dialect), InputCache(), None, 0
     for step in steps:
         length = max(0, length + (-step["entries"] if step["moves_back"] else step["entries"]))
         if step["is_read_again"]:
-            path, grown = read_again(path), Grown()
+            path, grown = read_again(path), InputCache()
         context = in_context(path[:length])
         frame = frame_of(step["frame"], step["model"])
         budget = budget_of(window, frame, compact_at=0.8, keep_recent=window // 4)

@@ -12,7 +12,7 @@ from nousd.providers.interface import Provider
 from nousd.providers.mock.provider import MockProvider
 from nousd.providers.models import listing
 from nousd.providers.models.catalog import ModelFacts, Models, name_of
-from nousd.providers.models.listing import Listing, ModelLists, Unlisted
+from nousd.providers.models.listing import Listing, ModelLists, UnlistedProvider
 from nousd.wire.limits import NAME_CHARS_MAX
 
 
@@ -99,7 +99,7 @@ async def test_an_unreachable_server_is_reported_and_queried_again_next_time() -
     these = lists(a=server, b=Server("o"))
     told = await these.listing()
     assert names(told) == ["a/default", "b/o"]
-    assert told.unlisted == (Unlisted("a", "the server cannot be reached"),)
+    assert told.unlisted == (UnlistedProvider("a", "the server cannot be reached"),)
     server.failure = None
     assert (await these.listing()).unlisted == ()
 
@@ -109,7 +109,7 @@ async def test_a_silent_server_is_reported_after_ten_seconds(
 ) -> None:
     told = await lists(a=Server("m", seconds=11), b=Server("o")).listing()
     assert trio.current_time() == 10
-    assert told.unlisted == (Unlisted("a", "no answer within 10 seconds"),)
+    assert told.unlisted == (UnlistedProvider("a", "no answer within 10 seconds"),)
     assert names(told) == ["a/default", "b/o"]
 
 
@@ -122,7 +122,7 @@ async def test_an_unusable_provider_is_reported_with_its_configured_models() -> 
     )
     told = await ModelLists(models).listing()
     assert names(told) == ["a/default", "b/aliased", "b/said"]
-    assert told.unlisted == (Unlisted("b", "b cannot be used"),)
+    assert told.unlisted == (UnlistedProvider("b", "b cannot be used"),)
 
 
 async def test_each_model_is_listed_once_with_the_additional_ones() -> None:

@@ -27,7 +27,7 @@ from nousd.runtimes.native.loop import NativeSettings
 from nousd.store.memory import pruning as _pruning_memory
 from nousd.store.memory import store as memory
 from nousd.store.memory.rows import Rows
-from nousd.store.records import Old
+from nousd.store.records import OldDeltas
 from nousd.wire import events
 from tests.daemon.scripted import (
     ScriptedProvider,
@@ -43,7 +43,7 @@ from tests.daemon.scripted import (
 from tests.harness.daemon import Client, Events, memory_daemon
 from tests.replay.memory_log import MemoryLog, replays
 
-ALL_OF_IT = Old("9999", until=2**60)
+ALL_OF_IT = OldDeltas("9999", until=2**60)
 
 
 @asynccontextmanager

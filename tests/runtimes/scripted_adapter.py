@@ -22,7 +22,7 @@ from nousd.runtimes.agents.interface import (
     UserText,
     Write,
 )
-from nousd.runtimes.agents.obeyed import Hidden
+from nousd.runtimes.agents.obeyed import HiddenFiles
 from nousd.runtimes.agents.told_transcript import render_messages
 from nousd.runtimes.agents.tools.mcp_tools import mcp_name
 from nousd.runtimes.native.loop import NativeRuntime
@@ -163,8 +163,8 @@ class ScriptedAgent:
     def session_basis(self, start: Start) -> str:
         return ""
 
-    def list_hidden_paths(self, start: Start) -> Hidden:
-        return Hidden()
+    def list_hidden_paths(self, start: Start) -> HiddenFiles:
+        return HiddenFiles()
 
     def life(
         self,

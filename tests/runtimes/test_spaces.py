@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents.guest import Guest
-from nousd.runtimes.agents.obeyed import Hidden
+from nousd.runtimes.agents.obeyed import HiddenFiles
 from nousd.runtimes.agents.spaces import (
     OwnVariables,
     Spaces,
@@ -33,7 +33,7 @@ NAMESPACES = st.from_regex(r"default|user:[A-Za-z0-9_.@+-]{1,64}", fullmatch=Tru
 needs_bubblewrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 
 
-NOTHING = Hidden()
+NOTHING = HiddenFiles()
 
 
 def names_in(folder: Path) -> list[str]:
@@ -155,7 +155,7 @@ async def test_what_a_killed_daemon_left_is_removed(tmp_path: Path) -> None:
 
 
 def looked(
-    guest: Guest, home: Path | None, work: Path, words: str, hidden: Hidden = NOTHING
+    guest: Guest, home: Path | None, work: Path, words: str, hidden: HiddenFiles = NOTHING
 ) -> str:
     """Return what a guest sees."""
     argv = guest.argv(["/bin/sh", "-c", words], work, has_tools=True, home=home, hidden=hidden)
@@ -190,7 +190,7 @@ def test_programs_do_not_meet_in_a_folder_where_others_of_their_kind_do(tmp_path
     meeting.mkdir()
     (meeting / "socket of another").write_text("")
     guest = Guest(lambda: shutil.which("bwrap"), ())
-    hidden = Hidden(meeting=(meeting, missing, tmp_path / "no" / "folder"))
+    hidden = HiddenFiles(meeting=(meeting, missing, tmp_path / "no" / "folder"))
     words = f"ls {meeting} {missing}; touch {meeting}/own {missing}/own; ls {meeting}"
     assert looked(guest, None, tmp_path, words, hidden).split()[-1] == "own"
     assert names_in(meeting) == ["socket of another"]

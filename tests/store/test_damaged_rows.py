@@ -9,7 +9,7 @@ import apsw
 import pytest
 
 from nousd.errors import StoreError
-from nousd.store.records import Old
+from nousd.store.records import OldDeltas
 from nousd.store.sqlite import store as sqlite
 from tests.store.helpers import append, created, delta, run_ended, run_started, updated, whole_log
 
@@ -57,7 +57,7 @@ async def test_pruning_a_damaged_event_fails_and_appending_still_works(tmp_path:
     damage(path, "events", "type", NO_UTF_8, "seq = 4")
     async with sqlite.open_store(path) as store:
         with pytest.raises(StoreError):
-            await store.prune_deltas(Old(LATER, until=6))
+            await store.prune_deltas(OldDeltas(LATER, until=6))
         assert await append(store, created("s3"))
 
 

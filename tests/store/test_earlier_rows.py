@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from nousd.admin.check.check import check
-from nousd.store.records import EventFilter, Old, StoredEvent
+from nousd.store.records import EventFilter, OldDeltas, StoredEvent
 from nousd.store.sqlite import store as sqlite
 from nousd.wire.events import DELTA_EVENTS
 from nousd.wire.objects.inputs import QueuedInput
@@ -156,10 +156,10 @@ async def test_a_cursor_among_joined_deltas_is_reported_to_filters_that_select_t
 async def test_joining_deltas_leaves_each_message_one_of_each_type(path: Path, held: Held) -> None:
     async with sqlite.open_store(path) as store:
         before = await whole_log(store)
-        pruned = await store.prune_deltas(Old(ended_before="9999", until=NO_BOUND))
+        pruned = await store.prune_deltas(OldDeltas(ended_before="9999", until=NO_BOUND))
         assert pruned.deltas
         while pruned.more:
-            pruned = await store.prune_deltas(Old(ended_before="9999", until=NO_BOUND))
+            pruned = await store.prune_deltas(OldDeltas(ended_before="9999", until=NO_BOUND))
         after = await whole_log(store)
     # It checks that the deltas of each message, joined or not, add up to its text.
     checker = LifecycleChecker()

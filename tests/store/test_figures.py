@@ -11,7 +11,7 @@ from nousd.store.artifacts import PUT_STEP_BYTES, Artifact
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
 from nousd.store.pending import PendingBatches
-from nousd.store.records import Old
+from nousd.store.records import OldDeltas
 from nousd.store.sqlite import store as sqlite
 from nousd.store.write_stats import SYNC_BOUNDS, WriteStats
 from nousd.wire import events
@@ -140,7 +140,7 @@ async def test_pruning_is_counted_as_an_unsynced_commit(tmp_path: Path) -> None:
     async with sqlite.open_store(tmp_path / "log.db") as store:
         await append(store, created("s"))
         before = await store.figures()
-        await store.prune_deltas(Old(TS, 1))
+        await store.prune_deltas(OldDeltas(TS, 1))
         assert (await store.figures()).unsynced_commits == before.unsynced_commits + 1
 
 
@@ -160,7 +160,7 @@ async def test_checkpoints_are_counted(tmp_path: Path) -> None:
         before = (await store.figures()).checkpoints
         await append(store, deleted("s"))  # deleted text must not stay in the WAL
         await store.flush()
-        await store.prune_deltas(Old(TS, 1))  # answered after the checkpoint
+        await store.prune_deltas(OldDeltas(TS, 1))  # answered after the checkpoint
         figures = await store.figures()
         assert figures.checkpoints > before
         assert figures.checkpoint_seconds > 0

@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 from nousd.store.interface import Store
-from nousd.store.records import EventFilter, Old
+from nousd.store.records import EventFilter, OldDeltas
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_reading
 from nousd.wire import events
@@ -87,7 +87,7 @@ async def test_pending_inputs_are_found_on_both_sides_of_a_gap(store: Store) -> 
 
 
 async def test_deltas_on_both_sides_of_a_gap_are_joined(store: Store) -> None:
-    await store.prune_deltas(Old("2999-01-01T00:00:00.000Z", 2 * GAP))
+    await store.prune_deltas(OldDeltas("2999-01-01T00:00:00.000Z", 2 * GAP))
     [joined] = [each for each in await whole_log(store) if each.type == "message_update"]
     assert b'"delta":"ab"' in joined.line
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from nousd.store.interface import Store
-from nousd.store.records import EventFilter, Old, StoredEvent
+from nousd.store.records import EventFilter, OldDeltas, StoredEvent
 from nousd.store.schema.m006_blocks_of_events import EVENTS_PER_BLOCK
 from nousd.wire import events
 from nousd.wire.events.base import TurnKey
@@ -186,7 +186,7 @@ async def test_deltas_of_a_message_are_joined_across_blocks(
         await append(store, *both, ts=THEN)
     await append(store, *mine_ends(), run_ended("r1"), ts=THEN)
     with trio.fail_after(WAIT_SECONDS):
-        while (await store.prune_deltas(Old(LATER, NO_BOUND))).more:
+        while (await store.prune_deltas(OldDeltas(LATER, NO_BOUND))).more:
             pass
     of_mine = await whole_log(store, EventFilter(run_id="r1"))
     (joined,) = [each for each in of_mine if each.type == "message_update"]

@@ -20,7 +20,7 @@ from trio.testing import wait_all_tasks_blocked
 from nousd.errors import StoreError
 from nousd.store import pruning as _pruning
 from nousd.store.interface import Store
-from nousd.store.records import EventFilter, Old, Pruned
+from nousd.store.records import EventFilter, OldDeltas, PruneResult
 from nousd.store.sqlite import pruning as _pruning_sqlite
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite.database import open_for_writing
@@ -101,8 +101,8 @@ def turn_of(*parts: list[events.Event]) -> list[events.Event]:
     return [created(), run_started(), turn_start, *inside, turn_end, run_ended()]
 
 
-def old(ended_before: str = CUTOFF, until: int = NO_BOUND) -> Old:
-    return Old(ended_before, until)
+def old(ended_before: str = CUTOFF, until: int = NO_BOUND) -> OldDeltas:
+    return OldDeltas(ended_before, until)
 
 
 async def prune(store: Store, ended_before: str = CUTOFF, until: int = NO_BOUND) -> int:
@@ -422,7 +422,7 @@ async def test_a_step_examines_a_limited_number_of_events(
 
 
 async def test_pruning_an_empty_log_does_nothing(store: Store) -> None:
-    assert await store.prune_deltas(old(NOW)) == Pruned(0, more=False)
+    assert await store.prune_deltas(old(NOW)) == PruneResult(0, more=False)
 
 
 # --- readers -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from nousd.daemon.eventlog.hub import Hub
 from nousd.store import pruning as _pruning
 from nousd.store.interface import Store
 from nousd.store.memory import store as memory
-from nousd.store.records import EventFilter, Old, StoredEvent
+from nousd.store.records import EventFilter, OldDeltas, StoredEvent
 from nousd.store.sqlite import store as sqlite
 from nousd.wire import events
 from nousd.wire.codec.envelope import decode_event, event_in
@@ -48,7 +48,7 @@ from tests.store.test_same_answers import in_a_folder, thorough
 THEN = "2026-01-02T00:00:00.000000Z"
 CUTOFF = "2026-01-05T00:00:00.000000Z"
 NOW = "2026-01-09T00:00:00.000000Z"
-OLD = Old(CUTOFF, until=NO_BOUND)
+OLD = OldDeltas(CUTOFF, until=NO_BOUND)
 RUNS = ("r1", "r2", "r3")
 
 # --- any log -------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ async def play(store: Store, log: Sequence[events.Event], steps: Sequence[tuple[
 
     async def prune_some(count: int) -> None:
         for _ in range(count):
-            await store.prune_deltas(Old(CUTOFF, hub.window_start))
+            await store.prune_deltas(OldDeltas(CUTOFF, hub.window_start))
 
     async def read_some(index: int) -> None:
         await readers[index].read(hub)

@@ -403,7 +403,7 @@ async def test_a_large_wal_is_moved_by_another_connection_until_the_rest_is_smal
     threads: dict[str, int] = {}
     checkpoint = checkpoints.checkpoint
 
-    def watched(connection: apsw.Connection, mode: int) -> checkpoints.Moved:
+    def watched(connection: apsw.Connection, mode: int) -> checkpoints.CheckpointResult:
         done = checkpoint(connection, mode)
         if mode == apsw.SQLITE_CHECKPOINT_PASSIVE:
             name = threading.current_thread().name
@@ -430,7 +430,7 @@ async def test_a_store_is_closed_while_its_wal_is_being_moved(
     begun, gate = threading.Event(), threading.Event()
     checkpoint = checkpoints.checkpoint
 
-    def slow(connection: apsw.Connection, mode: int) -> checkpoints.Moved:
+    def slow(connection: apsw.Connection, mode: int) -> checkpoints.CheckpointResult:
         begun.set()
         assert gate.wait(WAIT_SECONDS)
         return checkpoint(connection, mode)

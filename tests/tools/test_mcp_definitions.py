@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nousd.daemon.mcp.specs import SESSION_PREFIX
 from nousd.errors import ConfigError, ToolArgumentsInvalid
 from nousd.tools.mcp.content import result_of
-from nousd.tools.mcp.definitions import Offered, definitions_of, tool_name
+from nousd.tools.mcp.definitions import OfferedTool, definitions_of, tool_name
 from nousd.tools.mcp.spec import ServerSpec, expand_references
 from nousd.tools.process.message_limits import BYTES_PER_SECOND, MESSAGES_PER_SECOND, Pace
 from nousd.tools.registry import TOOL_NAME
@@ -22,7 +22,7 @@ OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def hash_of(spec: ServerSpec = SPEC, description: str = "d", **schema: Any) -> str:
-    (tool,) = definitions_of(spec, [Offered("t", description, {**OBJECT, **schema})]).usable
+    (tool,) = definitions_of(spec, [OfferedTool("t", description, {**OBJECT, **schema})]).usable
     return tool.hash
 
 
@@ -67,13 +67,15 @@ def test_similar_and_long_names_stay_distinct() -> None:
     ],
 )
 def test_a_tool_with_an_invalid_schema_is_left_out_with_the_reason(schema: Any, fault: str) -> None:
-    found = definitions_of(SPEC, [Offered("good", "", OBJECT), Offered("bad", "", schema)])
+    found = definitions_of(SPEC, [OfferedTool("good", "", OBJECT), OfferedTool("bad", "", schema)])
     assert [tool.name for tool in found.usable] == ["mcp__s__good"]
     assert found.left_out == (f"bad: {fault}",)
 
 
 def test_of_two_tools_with_one_name_the_first_is_used() -> None:
-    found = definitions_of(SPEC, [Offered("t", "first", OBJECT), Offered("t", "second", OBJECT)])
+    found = definitions_of(
+        SPEC, [OfferedTool("t", "first", OBJECT), OfferedTool("t", "second", OBJECT)]
+    )
     assert [tool.description for tool in found.usable] == ["first"]
     assert found.left_out == ("t: there are two of that name",)
 
@@ -90,14 +92,14 @@ def test_of_two_tools_with_one_name_the_first_is_used() -> None:
     ],
 )
 def test_a_schema_that_makes_no_sense_does_not_restrict_arguments(schema: dict[str, Any]) -> None:
-    (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
+    (tool,) = definitions_of(SPEC, [OfferedTool("t", "", schema)]).usable
     assert tool.arguments.validate("t", {"a": "a" * 40 + "b"}) == {"a": "a" * 40 + "b"}
     assert tool.schema == {**schema, "type": "object"}
 
 
 def test_arguments_are_validated_against_the_schema() -> None:
     schema = {"properties": {"n": {"type": "integer", "maximum": 5}}, "required": ["n"]}
-    (tool,) = definitions_of(SPEC, [Offered("t", "", schema)]).usable
+    (tool,) = definitions_of(SPEC, [OfferedTool("t", "", schema)]).usable
     assert tool.arguments.validate("t", {"n": 5, "more": 1}) == {"n": 5, "more": 1}
     for wrong in ({}, {"n": 6}, {"n": "x"}):
         with pytest.raises(ToolArgumentsInvalid):
@@ -108,7 +110,7 @@ def test_secrets_are_redacted_in_tool_definitions() -> None:
     schema = {"title": "k3y", "properties": {"k3y": {"enum": ["a k3y"]}}}
     found = definitions_of(
         SPEC,
-        [Offered("first", "with k3y", schema), Offered("k3y-one", "", {})],
+        [OfferedTool("first", "with k3y", schema), OfferedTool("k3y-one", "", {})],
         lambda text: text.replace("k3y", "[gone]"),
     )
     assert found.left_out == ("[gone]-one: its name holds a secret",)

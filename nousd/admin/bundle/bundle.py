@@ -29,7 +29,7 @@ from nousd.admin.reading.deletions import find_doomed
 from nousd.admin.reading.log_files import open_log
 from nousd.client.blocking import Connection
 from nousd.config.report import report
-from nousd.config.resolve import Resolved
+from nousd.config.resolve import ResolvedSettings
 from nousd.errors import ClientError, ConfigError, NousdError, SessionNotFound, StoreError
 from nousd.redaction.redactor import Redactor
 from nousd.redaction.rules import RULES, names_secret
@@ -72,7 +72,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     log: int = 4 * 1024 * 1024
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class BundleRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The requested content of a bundle.
 
     Args:
@@ -81,7 +81,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
             ``environ``.
     """
 
-    resolved: Resolved
+    resolved: ResolvedSettings
     session_id: str | None = None
     flags: Mapping[str, Any] = {}
     environ: Mapping[str, str] = {}
@@ -106,7 +106,7 @@ class BundleReport(msgspec.Struct, frozen=True):
         )
 
 
-def bundle(wanted: Wanted, target: Path, *, overwrite: bool = False) -> BundleReport:
+def bundle(wanted: BundleRequest, target: Path, *, overwrite: bool = False) -> BundleReport:
     """Write a bundle to ``target``, private to the user.
 
     Raises:
@@ -142,7 +142,7 @@ def _create_partial_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
             half.unlink()
 
 
-def write_bundle(wanted: Wanted, output: IO[bytes], name: str) -> BundleReport:
+def write_bundle(wanted: BundleRequest, output: IO[bytes], name: str) -> BundleReport:
     """Write a bundle as a stream of bytes; ``name`` is its name in the report. See ``bundle``.
 
     Raises:
@@ -184,7 +184,7 @@ def _omit_on_error(what: str, archive: Archive) -> Iterator[None]:
         archive.leave_out(what, f"could not be had: {error}")
 
 
-def _find_secrets(wanted: Wanted) -> Iterator[str]:
+def _find_secrets(wanted: BundleRequest) -> Iterator[str]:
     """Yield the secrets known by value: of the settings, the environment and HTTP clients."""
     # A file that holds no token of ours is no part of a bundle either.
     with suppress(ConfigError):
@@ -216,16 +216,16 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _add_versions(_wanted: Wanted, archive: Archive) -> None:
+def _add_versions(_wanted: BundleRequest, archive: Archive) -> None:
     archive.add_json("versions.json", _versions())
 
 
-def _add_doctor(wanted: Wanted, archive: Archive) -> None:
+def _add_doctor(wanted: BundleRequest, archive: Archive) -> None:
     found = doctor(wanted.flags, wanted.environ, wanted.config)
     archive.add_text("doctor.txt", "\n".join([*map(str, found.checks), found.summary, ""]))
 
 
-def _add_capabilities(wanted: Wanted, archive: Archive) -> None:
+def _add_capabilities(wanted: BundleRequest, archive: Archive) -> None:
     """A daemon that is at work says best what it can; else the code does."""
     try:
         with Connection(wanted.resolved.settings.socket, timeout_seconds=ANSWER_SECONDS) as daemon:
@@ -242,11 +242,11 @@ def _add_capabilities(wanted: Wanted, archive: Archive) -> None:
     archive.add_json("capabilities.json", told)
 
 
-def _add_settings(wanted: Wanted, archive: Archive) -> None:
+def _add_settings(wanted: BundleRequest, archive: Archive) -> None:
     archive.add_text("settings.txt", "\n".join([*map(str, report(wanted.resolved)), ""]))
 
 
-def _add_log(wanted: Wanted, archive: Archive) -> None:
+def _add_log(wanted: BundleRequest, archive: Archive) -> None:
     path = locations.database_file(wanted.resolved.settings.state_dir)
     if not path.exists():
         raise StoreError(f"there is no log at {path}")
@@ -267,7 +267,7 @@ def _require_session(connection: apsw.Connection, session_id: str) -> None:
         raise SessionNotFound(f"there is no session {session_id} in the log")
 
 
-def _add_events(connection: apsw.Connection, wanted: Wanted, archive: Archive) -> None:
+def _add_events(connection: apsw.Connection, wanted: BundleRequest, archive: Archive) -> None:
     events = bundle_log.Events(connection, wanted.session_id, bytes_max=wanted.limits.events)
     calls = bundle_log.ToolCalls()
 
@@ -286,7 +286,7 @@ def _add_events(connection: apsw.Connection, wanted: Wanted, archive: Archive) -
         archive.leave_out(f"{len(events.damaged)} damaged events: {which}", reason)
 
 
-def _add_artifacts(connection: apsw.Connection, wanted: Wanted, archive: Archive) -> None:
+def _add_artifacts(connection: apsw.Connection, wanted: BundleRequest, archive: Archive) -> None:
     if not bundle_log.has_known_artifacts(connection):
         reason = "the log is of another version: a daemon of this one brings it up to date"
         archive.leave_out("all artifacts", reason)
@@ -319,7 +319,7 @@ def _may_be_text(media_type: str) -> bool:
     return name.startswith("text/") or name.endswith(("/json", "+json", "/xml", "+xml", "ndjson"))
 
 
-def _add_daemon_log(wanted: Wanted, archive: Archive) -> None:
+def _add_daemon_log(wanted: BundleRequest, archive: Archive) -> None:
     path = wanted.resolved.settings.log_file
     if path is None:
         archive.leave_out("the daemon's own log", "goes to standard error, not to a file")
@@ -338,7 +338,7 @@ def _add_daemon_log(wanted: Wanted, archive: Archive) -> None:
         archive.leave_out(f"{path.name}.1 and older", "only the newest log file is taken")
 
 
-_PARTS: Final[Mapping[str, Callable[[Wanted, Archive], None]]] = {
+_PARTS: Final[Mapping[str, Callable[[BundleRequest, Archive], None]]] = {
     "versions": _add_versions,
     "doctor": _add_doctor,
     "capabilities": _add_capabilities,

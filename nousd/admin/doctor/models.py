@@ -63,7 +63,7 @@ def _key(provider: ConfiguredProvider, *, is_default: bool) -> Check:
 # --- servers -----------------------------------------------------------------------------------
 
 
-class _Told(NamedTuple):
+class _ServerAnswer(NamedTuple):
     """A server's answer: the configured model, and the listed models or the reason why
     there are none.
     """
@@ -72,8 +72,10 @@ class _Told(NamedTuple):
     names: tuple[str, ...] | NousdError
 
 
-async def _ask_all(providers: list[ConfiguredProvider], settings: Settings) -> dict[str, _Told]:
-    told: dict[str, _Told] = {}
+async def _ask_all(
+    providers: list[ConfiguredProvider], settings: Settings
+) -> dict[str, _ServerAnswer]:
+    told: dict[str, _ServerAnswer] = {}
     keys = (provider.api_key for provider in settings.providers.values())
     secrets = Redactor(key.reveal() for key in keys if key is not None)
     async with trio.open_nursery() as nursery:
@@ -83,27 +85,32 @@ async def _ask_all(providers: list[ConfiguredProvider], settings: Settings) -> d
 
 
 async def _ask(
-    provider: ConfiguredProvider, settings: Settings, secrets: Redactor, told: dict[str, _Told]
+    provider: ConfiguredProvider,
+    settings: Settings,
+    secrets: Redactor,
+    told: dict[str, _ServerAnswer],
 ) -> None:
     seconds = SERVER_SECONDS
     if provider.api_key is None and provider.api_key_command:
         seconds += key_command.SECONDS_MAX
-    told[provider.name] = _Told("", ProviderError(f"no answer within {seconds:g} seconds"))
+    told[provider.name] = _ServerAnswer("", ProviderError(f"no answer within {seconds:g} seconds"))
     try:
         asked = make_configured(provider, settings, secrets)
     except ConfigError as error:
-        told[provider.name] = _Told("", error)
+        told[provider.name] = _ServerAnswer("", error)
         return
     try:
         with trio.move_on_after(seconds):
-            told[provider.name] = _Told(asked.default_model, await asked.models())
+            told[provider.name] = _ServerAnswer(asked.default_model, await asked.models())
     except ProviderError as error:
-        told[provider.name] = _Told("", error)
+        told[provider.name] = _ServerAnswer("", error)
     finally:
         await asked.aclose()
 
 
-def _server(provider: ConfiguredProvider, told: _Told, *, is_default: bool) -> Iterator[Check]:
+def _server(
+    provider: ConfiguredProvider, told: _ServerAnswer, *, is_default: bool
+) -> Iterator[Check]:
     name = f"provider {provider.name}"
     if provider.dialect == MOCK:
         yield Check(name, "ok", "is built in and needs no server")

@@ -56,7 +56,7 @@ class Connection:
     """A connection from its first byte to its end.
 
     Args:
-        stream: read and written; its writes have a deadline of their own (``server._Guarded``).
+        stream: read and written; its writes have a deadline of their own (``server._DeadlineStream``).
         cut: ends the stream at once.
         keep: called when a credential is accepted on this connection, which then keeps its place.
     """

@@ -1,6 +1,6 @@
 """The HTTP server: listeners, the number of connections, and stopping.
 
-Each connection is a ``_Guarded`` stream: every write has a deadline, so that one reader that stalls
+Each connection is a ``_DeadlineStream``: every write has a deadline, so that one reader that stalls
 cannot hold up the daemon's shutdown, and it is closed by force at the end of a grace period.
 ``connection`` serves one connection.
 
@@ -52,7 +52,7 @@ _PIECE_BYTES: Final = 1024 * 1024
 _logger: Final = logging.getLogger(__name__)
 
 
-class _Guarded(DirectStream):
+class _DeadlineStream(DirectStream):
     """A stream with a deadline for each write that has to wait.
 
     A reader that has not taken the next mebibyte, or the rest, after ``HTTP_WRITE_SECONDS`` is
@@ -142,8 +142,8 @@ class _Server:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._places = trio.CapacityLimiter(HTTP_CONNECTIONS_MAX)
-        self._open: dict[_Guarded, Connection] = {}
-        self._strangers: dict[_Guarded, None] = {}
+        self._open: dict[_DeadlineStream, Connection] = {}
+        self._strangers: dict[_DeadlineStream, None] = {}
         self._is_ending = False
         self._left = trio.Event()
 
@@ -178,7 +178,7 @@ class _Server:
         )
 
     async def _serve_one(self, stream: trio.SocketStream) -> None:
-        guarded = _Guarded(stream)
+        guarded = _DeadlineStream(stream)
         connection = self._open[guarded] = Connection(
             self._app, guarded, guarded.cut, partial(self._keep, guarded)
         )
@@ -198,7 +198,7 @@ class _Server:
             self._keep(guarded)
             self._left.set()
 
-    def _keep(self, guarded: _Guarded) -> None:
+    def _keep(self, guarded: _DeadlineStream) -> None:
         """Record that a connection is no stranger, or none any more."""
         self._strangers.pop(guarded, None)
 

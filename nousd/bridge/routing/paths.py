@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 
 
-class Found(NamedTuple, Generic[T]):
+class RouteMatch(NamedTuple, Generic[T]):
     """The value of a template, and the segments that its names match."""
 
     value: T
@@ -71,13 +71,13 @@ class PathTable(Generic[T]):
             names = [(name[1:-1], at) for at, name in enumerate(segments) if _is_name(name)]
             node.end = _Match(value, tuple(names))
 
-    def find(self, path: str) -> Found[T] | None:
+    def find(self, path: str) -> RouteMatch[T] | None:
         """Return the value of the template that matches a path; None if none does."""
         segments = path.split("/")
         end = self._root.find(segments, 0)
         if end is None:
             return None
-        return Found(end.value, {name: segments[position] for name, position in end.names})
+        return RouteMatch(end.value, {name: segments[position] for name, position in end.names})
 
 
 def _is_name(segment: str) -> bool:

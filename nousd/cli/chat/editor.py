@@ -36,7 +36,7 @@ _WORD_BEFORE: Final = re.compile(r"\S*\s*\Z")
 _WORD_AFTER: Final = re.compile(r"\s*\S*")
 
 
-class Typed(NamedTuple):
+class TypedLine(NamedTuple):
     """A line that ended with Enter.
 
     Args:
@@ -74,10 +74,10 @@ class LineEditor:
         """How many lines back in the history the text comes from; 0 for a new one."""
         self._draft = ""
 
-    def feed(self, chars: str) -> list[Typed | Control]:
+    def feed(self, chars: str) -> list[TypedLine | Control]:
         """Take what was typed; return the lines that are complete, and keys for the program."""
         before = bool(self.text)
-        done: list[Typed | Control] = []
+        done: list[TypedLine | Control] = []
         keys = self._keys + chars
         at, end = 0, len(keys)
         while at < end:
@@ -86,10 +86,10 @@ class LineEditor:
                 break
             at = after
         self._keys = keys[at:]
-        lines = sum(isinstance(each, Typed) for each in done)
+        lines = sum(isinstance(each, TypedLine) for each in done)
         if lines > 1 or (lines and self.text):
             done = [
-                each._replace(pasted=True) if isinstance(each, Typed) else each for each in done
+                each._replace(pasted=True) if isinstance(each, TypedLine) else each for each in done
             ]
             self._pasted = bool(self.text)
         if (before and not lines) != bool(self.text):
@@ -153,7 +153,7 @@ class LineEditor:
         self._in_paste = not is_whole
         return end + len(_PASTE_ENDS) if is_whole else end
 
-    def _one_key(self, keys: str, at: int, done: list[Typed | Control]) -> int | None:
+    def _one_key(self, keys: str, at: int, done: list[TypedLine | Control]) -> int | None:
         """Take one key; return where it ends, or None if the rest of it has to come first."""
         found = _KEY.match(keys, at)
         if found is None:
@@ -175,8 +175,8 @@ class LineEditor:
             self._insert(key)
         return after
 
-    def _take_text(self) -> Typed:
-        typed = Typed(self.text, self._pasted)
+    def _take_text(self) -> TypedLine:
+        typed = TypedLine(self.text, self._pasted)
         is_new = not self._history or self._history[-1] != typed.text
         if typed.text.strip() and is_new and len(typed.text) <= _HISTORY_CHARS_MAX:
             self._history.append(typed.text)

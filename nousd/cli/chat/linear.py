@@ -6,7 +6,7 @@ until the line is sent or dropped, so that no output comes into its middle.
 
 from __future__ import annotations
 
-from nousd.cli.chat.editor import Typed, cells
+from nousd.cli.chat.editor import TypedLine, cells
 from nousd.cli.chat.terminal import PROMPT, EditedTerminal, Keys
 from nousd.cli.output import harmless
 
@@ -98,11 +98,11 @@ class DumbTerminal(LinearTerminal):
     def read(self) -> Keys:
         """Return the lines that were typed. It waits for input."""
         keys = super().read()
-        lines = [each.text for each in keys if isinstance(each, Typed)]
+        lines = [each.text for each in keys if isinstance(each, TypedLine)]
         if len(lines) < 2:
             return keys
-        paste = Typed("\n".join(lines), pasted=True)
-        return [paste, *(each for each in keys if not isinstance(each, Typed))]
+        paste = TypedLine("\n".join(lines), pasted=True)
+        return [paste, *(each for each in keys if not isinstance(each, TypedLine))]
 
 
 def _common(first: str, second: str) -> str:

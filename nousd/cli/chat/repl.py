@@ -16,7 +16,7 @@ from typing import Final
 
 from nousd.cli.chat.commands import COMMANDS, abort
 from nousd.cli.chat.conversation import Conversation
-from nousd.cli.chat.editor import Control, LineEditor, Typed
+from nousd.cli.chat.editor import Control, LineEditor, TypedLine
 from nousd.cli.chat.linear import DumbTerminal, LinearTerminal
 from nousd.cli.chat.open_requests import OpenRequests
 from nousd.cli.chat.terminal import (
@@ -157,7 +157,7 @@ class _Loop:
         if not self._is_over():
             self._terminal.prompt()
 
-    def _take(self, typed: Typed) -> None:
+    def _take(self, typed: TypedLine) -> None:
         talk, line = self._talk, typed.text.strip()
         name, _, rest = line.partition(" ")
         try:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
-from nousd.cli.chat.editor import Control, LineEditor, Typed, cells
+from nousd.cli.chat.editor import Control, LineEditor, TypedLine, cells
 from nousd.cli.output import harmless, say
 
 PROMPT: Final = "> "
@@ -38,7 +38,7 @@ _ECHO_LINES_MAX: Final = 12
 _ERASE: Final = "\r\x1b[K"
 _UP: Final = "\x1b[A"
 
-Keys = list[Typed | Control]
+Keys = list[TypedLine | Control]
 
 
 def knows_escapes() -> bool:
@@ -97,10 +97,10 @@ class PlainTerminal:
             # The system shows the line end of a line, and none for the end of the input.
             self._prompted = self._prompted and not lines
             text = "\n".join(lines)  # nobody types several at once: they are a paste
-            typed: Keys = [Typed(text, pasted=len(lines) > 1)] if lines else []
+            typed: Keys = [TypedLine(text, pasted=len(lines) > 1)] if lines else []
             return [*typed, Control.END] if self._ended else typed
         if self._lines:
-            return [Typed(self._lines.popleft(), pasted=False)]
+            return [TypedLine(self._lines.popleft(), pasted=False)]
         return [Control.END] if self._ended else []
 
     def drop_typed(self) -> None:
@@ -217,7 +217,7 @@ class EditedTerminal:
             data += more
         typed = self._editor.feed(self._decoder.decode(data))
         for line in typed:
-            if isinstance(line, Typed):
+            if isinstance(line, TypedLine):
                 self._echo(line.text)
         self._draw()
         return typed

@@ -264,13 +264,13 @@ def _doctor(values: dict[str, Any]) -> None:
 
 
 def _bundle(values: dict[str, Any]) -> None:
-    from nousd.admin.bundle.bundle import Limits, Wanted, bundle, write_bundle
+    from nousd.admin.bundle.bundle import BundleRequest, Limits, bundle, write_bundle
     from nousd.config.resolve import resolve
 
     names = ("config", "json", "session_id", "output", "force")
     config, wants_json, session_id, output, force = map(values.pop, names)
     limits = {name: values.pop(f"{name}_bytes_max") for name in _BUNDLE_LIMITS}
-    wanted = Wanted(
+    wanted = BundleRequest(
         resolved=resolve(values, os.environ, config, asks_models=False),
         session_id=session_id,
         flags=values,

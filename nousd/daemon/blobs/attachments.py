@@ -47,7 +47,7 @@ class AttachmentServices(Protocol):
     models: Models
 
 
-class Attached(msgspec.Struct, frozen=True):
+class AttachedFiles(msgspec.Struct, frozen=True):
     """The attachments of one input, and the artifacts that are to be stored with it."""
 
     attachments: tuple[Attachment, ...] = ()
@@ -59,7 +59,7 @@ async def read_attachments(
     given: tuple[AttachmentGiven, ...],
     choice: ModelChoice,
     path_sandbox: PathSandbox,
-) -> Attached:
+) -> AttachedFiles:
     """Read a client's attachments, ready to be stored.
 
     Args:
@@ -76,7 +76,7 @@ async def read_attachments(
         for index, each in enumerate(given):
             await read.add(each, f"attachments[{index}]")
         await services.store.wait_room()
-        return Attached(tuple(read.attachments), tuple(read.artifacts))
+        return AttachedFiles(tuple(read.attachments), tuple(read.artifacts))
 
 
 class _Reading:

@@ -15,7 +15,7 @@ import msgspec
 import trio
 from msgspec import UNSET
 
-from nousd.daemon.blobs.attachments import Attached, read_attachments
+from nousd.daemon.blobs.attachments import AttachedFiles, read_attachments
 from nousd.daemon.clock import Clock
 from nousd.daemon.commands.hooked import Warnings, run_input_hooks
 from nousd.daemon.commands.run_requests import choice_for
@@ -52,7 +52,7 @@ class PendingInput(msgspec.Struct, Generic[C], frozen=True):
     """
 
     command: C
-    brought: Attached = Attached()
+    brought: AttachedFiles = AttachedFiles()
     changed_by: tuple[str, ...] = ()
     request_hash: str = ""
     tail: Sequence[Entry] = ()
@@ -121,9 +121,9 @@ async def accept_input(
 
 async def _read_attachments(
     services: Services, live: LiveSession | None, command: HandedIn
-) -> Attached:
+) -> AttachedFiles:
     if not command.attachments:
-        return Attached()
+        return AttachedFiles()
     seen = services.sessions.without_session() if live is None else live.state
     choice = choice_for(services, seen, command)
     workspace = await services.workspaces.of(seen)

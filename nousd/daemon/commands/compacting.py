@@ -16,8 +16,8 @@ from nousd.daemon.sessions.history import let_go
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.errors import AnswerTooLong, CommandRejected
 from nousd.machine.context import compaction
-from nousd.machine.context.compaction import Cut
-from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.compaction import CutPoint
+from nousd.machine.context.compiler import CompiledInput
 from nousd.machine.context.model_input_event import model_input
 from nousd.machine.session import decisions
 from nousd.machine.session.usage import CallFigures
@@ -65,7 +65,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
 
 
 def _append(
-    services: Services, live: LiveSession, cut: Cut, summary: str, instruction: str | None
+    services: Services, live: LiveSession, cut: CutPoint, summary: str, instruction: str | None
 ) -> Deferred:
     """Append a summary in place of the messages that were cut."""
     entry = compaction.compaction_entry(
@@ -91,7 +91,7 @@ def _append(
     return Deferred(live.decide((appended,)), answer)
 
 
-async def _tell_input(services: Services, session_id: str, compiled: Compiled) -> None:
+async def _tell_input(services: Services, session_id: str, compiled: CompiledInput) -> None:
     stored = await encode_standalone_input(compiled)
     artifacts = await put_large(services.store, artifacts_of(stored), now=services.clock.now())
     live = await services.sessions.get(session_id)

@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from nousd.daemon.commands.pages import page_of
 from nousd.daemon.policy import grants
-from nousd.daemon.policy.approvals import Waiting
+from nousd.daemon.policy.approvals import WaitingCall
 from nousd.daemon.policy.approvers import Audience
 from nousd.daemon.replies import Deferred, Reply
 from nousd.daemon.services import Services
@@ -74,7 +74,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
     return Deferred(services.approvals.answer(waiting, answer), accepted)
 
 
-async def _require_pending(services: Services, command: commands.ConfirmTool) -> Waiting:
+async def _require_pending(services: Services, command: commands.ConfirmTool) -> WaitingCall:
     """Return the pending call that a command names; nothing is awaited after it was found.
 
     Raises:

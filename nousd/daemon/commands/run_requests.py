@@ -127,7 +127,7 @@ async def read_appended_tail(
     return tuple(newest_first)[::-1]
 
 
-class Left(NamedTuple):
+class UnfinishedWork(NamedTuple):
     """The work that a resumed run would continue: the leaf, and the request of the run that left
     it.
     """
@@ -136,7 +136,7 @@ class Left(NamedTuple):
     request: RunRequest
 
 
-async def read_unfinished_work(services: Services, live: LiveSession) -> Left:
+async def read_unfinished_work(services: Services, live: LiveSession) -> UnfinishedWork:
     """Return the work that is left, with nothing awaited after it was read.
 
     Raises:
@@ -153,5 +153,7 @@ async def read_unfinished_work(services: Services, live: LiveSession) -> Left:
             and decisions.find_run_to_resume(live.state, leaf) == run_id
         ):
             options = UNSET if record is None else record.options
-            return Left(leaf, NOTHING_ASKED if options is UNSET else RunRequest(options=options))
+            return UnfinishedWork(
+                leaf, NOTHING_ASKED if options is UNSET else RunRequest(options=options)
+            )
     raise CommandRejected("session_changed")

@@ -15,7 +15,7 @@ from nousd.daemon.commands.reading import run_state
 from nousd.daemon.replies import Reply
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.live_session import not_found
-from nousd.daemon.sessions.transcripts import Newest
+from nousd.daemon.sessions.transcripts import NewestMessages
 from nousd.errors import InvalidPayload
 from nousd.machine.session.settings import SessionSettings, settings_among
 from nousd.machine.session.state import SessionState
@@ -145,11 +145,11 @@ async def get_session(services: Services, command: commands.GetSession) -> Reply
     return SessionNow(session=record, transcript=transcript, failed_runs=newest.failed_runs)
 
 
-async def _newest(services: Services, session_id: str, limit: int) -> Newest:
+async def _newest(services: Services, session_id: str, limit: int) -> NewestMessages:
     transcript = await get_messages(
         services, commands.GetMessages(session_id=session_id, limit=limit)
     )
-    return Newest(transcript, await _read_failed_runs(services, transcript))
+    return NewestMessages(transcript, await _read_failed_runs(services, transcript))
 
 
 async def _read_failed_runs(services: Services, transcript: Messages) -> tuple[RunRecord, ...]:

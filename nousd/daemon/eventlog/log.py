@@ -97,7 +97,7 @@ SETTLED: Final = _make_settled_handle()
 """The handle of a batch that needs no waiting for."""
 
 
-class Encoded(msgspec.Struct, frozen=True):
+class EncodedEvents(msgspec.Struct, frozen=True):
     """Events in the form in which they will be logged; long texts become artifacts."""
 
     records: tuple[Record, ...]
@@ -114,7 +114,7 @@ class Log:
         self.wait_room: Final = store.wait_room
         """Wait while too much is pending, so that memory stays bounded."""
 
-    def encode(self, events: Sequence[Event]) -> Encoded:
+    def encode(self, events: Sequence[Event]) -> EncodedEvents:
         """Cut, stamp and encode events. Everything that can fail does so here, before anything has
         happened.
         """
@@ -134,12 +134,14 @@ class Log:
             ]
         )
         if not cut.wholes:
-            return Encoded(records)
-        return Encoded(records, tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()]))
+            return EncodedEvents(records)
+        return EncodedEvents(
+            records, tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()])
+        )
 
     def submit(
         self,
-        encoded: Encoded,
+        encoded: EncodedEvents,
         *,
         artifacts: Sequence[Artifact] = (),
         owed: bool = False,

@@ -20,7 +20,7 @@ from nousd.daemon.clock import Clock, earlier
 from nousd.daemon.eventlog.hub import Hub
 from nousd.errors import StoreError
 from nousd.store.interface import Store
-from nousd.store.records import Old
+from nousd.store.records import OldDeltas
 
 UNUSED_KEPT: Final = timedelta(hours=24)
 
@@ -75,7 +75,7 @@ async def _every_hour(remove: Callable[[], Awaitable[int]], what: str, done: str
 
 async def _prune(store: Store, hub: Hub, before: str) -> int:
     hub.release(before)
-    old = Old(before, until=hub.window_start)
+    old = OldDeltas(before, until=hub.window_start)
     gone = 0
     while True:
         pruned = await store.prune_deltas(old)

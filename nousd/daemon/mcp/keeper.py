@@ -27,7 +27,7 @@ class ServerKey(NamedTuple):
     name: str
 
 
-class Kept(NamedTuple):
+class KeptServer(NamedTuple):
     """A server that is kept alive, how to stop it, and its end."""
 
     key: ServerKey
@@ -42,15 +42,15 @@ class Keeper:
     def __init__(self, log: Log, nursery: trio.Nursery) -> None:
         self._log = log
         self._nursery = nursery
-        self._kept: dict[ServerKey, Kept] = {}
-        self._ending: dict[ServerKey, Kept] = {}
+        self._kept: dict[ServerKey, KeptServer] = {}
+        self._ending: dict[ServerKey, KeptServer] = {}
 
-    def get(self, key: ServerKey) -> Kept | None:
+    def get(self, key: ServerKey) -> KeptServer | None:
         """Return a server that is kept alive."""
         return self._kept.get(key)
 
     @property
-    def all(self) -> tuple[Kept, ...]:
+    def all(self) -> tuple[KeptServer, ...]:
         """All servers, in the order in which they were begun."""
         return tuple(self._kept.values())
 
@@ -65,10 +65,10 @@ class Keeper:
         self.drop(key)
         before = self._ending.get(key)
         server = McpServer(spec, tools, around, partial(self._tell, key))
-        kept = self._kept[key] = Kept(key, server, trio.CancelScope(), trio.Event())
+        kept = self._kept[key] = KeptServer(key, server, trio.CancelScope(), trio.Event())
         self._nursery.start_soon(self._run, kept, before)
 
-    def drop(self, key: ServerKey) -> Kept | None:
+    def drop(self, key: ServerKey) -> KeptServer | None:
         """Stop keeping a server."""
         kept = self._kept.pop(key, None)
         if kept is not None:
@@ -83,7 +83,7 @@ class Keeper:
             status = Status(restarts=kept.server.status.restarts)
             self._tell(key, kept.server.spec, status, "removed")
 
-    async def _run(self, kept: Kept, before: Kept | None) -> None:
+    async def _run(self, kept: KeptServer, before: KeptServer | None) -> None:
         """Run a server once the previous one under its key has ended, because that one removes the
         tools under the name.
         """

@@ -16,7 +16,7 @@ from msgspec import UNSET
 
 from nousd.daemon import error_boundary
 from nousd.daemon.eventlog.log import CommitHandle, Log
-from nousd.daemon.mcp.keeper import Keeper, Kept, ServerKey
+from nousd.daemon.mcp.keeper import Keeper, KeptServer, ServerKey
 from nousd.daemon.mcp.session_servers import SessionServers
 from nousd.daemon.mcp.specs import parse_server, spec_of, specs_of_project
 from nousd.daemon.sessions.registry import Sessions
@@ -231,7 +231,7 @@ def _key(name: str) -> ServerKey:
     return ServerKey("", name)
 
 
-def _summary(kept: Kept, origin: Origin) -> mcp.McpServerSummary:
+def _summary(kept: KeptServer, origin: Origin) -> mcp.McpServerSummary:
     spec, status = kept.server.spec, kept.server.status
     return mcp.McpServerSummary(
         name=kept.key.name,

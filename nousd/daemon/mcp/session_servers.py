@@ -38,7 +38,7 @@ _SECRETS_MAX: Final = 1024
 """Secrets of such servers that a daemon knows, to remove them from texts. They are never forgotten."""
 
 
-class _Added(NamedTuple):
+class _SessionServer(NamedTuple):
     """A server of a session. It ends at ``until`` (trio's clock) if it is not added again before."""
 
     spec: ServerSpec
@@ -69,7 +69,7 @@ class SessionServers:
         self._sessions = sessions
         self._workspaces = workspaces
         self._nursery = nursery
-        self._added: dict[str, dict[str, _Added]] = {}
+        self._added: dict[str, dict[str, _SessionServer]] = {}
         self._expiring: dict[ServerKey, trio.CancelScope] = {}
         self._secrets: set[str] = set()
 
@@ -163,11 +163,11 @@ class SessionServers:
 
     # --- what runs -------------------------------------------------------------------------------
 
-    def _is(self, session_id: str, added: _Added) -> bool:
+    def _is(self, session_id: str, added: _SessionServer) -> bool:
         """Return whether it was neither removed nor added again since."""
         return self._added.get(session_id, {}).get(added.spec.name) is added
 
-    def _get_added(self, session_id: str, name: str) -> _Added:
+    def _get_added(self, session_id: str, name: str) -> _SessionServer:
         added = self._added.get(session_id, {}).get(name)
         if added is None:
             raise CommandRejected("mcp_server_not_found", details={"name": name})
@@ -192,7 +192,7 @@ class SessionServers:
         if scope is not None:
             scope.cancel()
 
-    def _keep(self, live: LiveSession, added: _Added, *, is_anew: bool = False) -> None:
+    def _keep(self, live: LiveSession, added: _SessionServer, *, is_anew: bool = False) -> None:
         """Keep a server alive, unless it was removed or replaced meanwhile, or is the one that runs."""
         spec = added.spec
         key = ServerKey(live.session_id, spec.name)
@@ -209,7 +209,7 @@ class SessionServers:
         around = msgspec.structs.replace(self._around, workdir=folder)
         self._keeper.keep(key, spec, self._tools.ensure_registry(live.session_id), around)
 
-    def _forget(self, session_id: str, added: _Added) -> None:
+    def _forget(self, session_id: str, added: _SessionServer) -> None:
         own = self._added.get(session_id, {})
         if self._is(session_id, added):
             del own[added.spec.name]
@@ -225,8 +225,8 @@ class SessionServers:
         self._secrets |= secrets
 
 
-def _make_added(spec: ServerSpec, ttl_seconds: float) -> _Added:
-    return _Added(spec, trio.current_time() + ttl_seconds, ttl_seconds)
+def _make_added(spec: ServerSpec, ttl_seconds: float) -> _SessionServer:
+    return _SessionServer(spec, trio.current_time() + ttl_seconds, ttl_seconds)
 
 
 def _too_many(limit: int) -> CommandRejected:

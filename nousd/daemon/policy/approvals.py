@@ -48,7 +48,7 @@ _PASSED_OVER: Final[Mapping[PassedOver, Answer]] = {
 }
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about one attempt at a call, and its author."""
 
     attempt: int
@@ -62,14 +62,14 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
         return with_client(details, self.answer.client_id)
 
 
-class Under(NamedTuple):
+class OverrideInUse(NamedTuple):
     """The override under which approval is asked: its session and its end."""
 
     session_id: str
     expires_at: str
 
 
-class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
+class WaitingCall(Request[PermissionRequested, Decision], eq=False, kw_only=True):
     """A call that waits for approval: its question, and its request with whole arguments.
 
     Args:
@@ -78,7 +78,7 @@ class Waiting(Request[PermissionRequested, Decided], eq=False, kw_only=True):
 
     question: Question
     asks: PermissionRequested
-    under: Under | None = None
+    under: OverrideInUse | None = None
 
 
 class Approvals:
@@ -89,7 +89,9 @@ class Approvals:
     """
 
     def __init__(self, clock: Clock, approvers: Approvers, timeout_seconds: float) -> None:
-        self.requests: Requests[PermissionRequested, Decided] = Requests(approvers, timeout_seconds)
+        self.requests: Requests[PermissionRequested, Decision] = Requests(
+            approvers, timeout_seconds
+        )
         self._clock = clock
 
     async def ask(
@@ -97,7 +99,7 @@ class Approvals:
         question: Question,
         asker: Asker,
         *,
-        under: Under | None = None,
+        under: OverrideInUse | None = None,
         obstacle: str | None = None,
     ) -> Answer:
         """Wait for an answer; see ``CallHost.ask``.
@@ -131,7 +133,7 @@ class Approvals:
         self.answer(request, denial)
         return denial
 
-    def find(self, tool_call_id: str, attempt: int, input_hash: str) -> Waiting | None:
+    def find(self, tool_call_id: str, attempt: int, input_hash: str) -> WaitingCall | None:
         """Return the pending call; None if no call with that id is pending.
 
         Raises:
@@ -140,7 +142,7 @@ class Approvals:
         request = self.requests.find_waiting(tool_call_id)
         if request is None:
             return None
-        assert isinstance(request, Waiting)
+        assert isinstance(request, WaitingCall)
         if request.event.attempt != attempt:
             raise CommandRejected("attempt_mismatch", details={"attempt": request.event.attempt})
         if request.event.input_hash != input_hash:
@@ -148,16 +150,16 @@ class Approvals:
             raise CommandRejected("input_hash_mismatch")
         return request
 
-    def answer(self, request: Waiting, answer: Answer) -> CommitHandle:
+    def answer(self, request: WaitingCall, answer: Answer) -> CommitHandle:
         """Decide on a call; the handle is resolved when the decision is durable."""
-        decided = Decided(attempt=request.event.attempt, answer=answer)
+        decided = Decision(attempt=request.event.attempt, answer=answer)
         return self.requests.end(request, decided, _decision(request.question, answer))
 
     def deny_under(self, session_id: str, reason: str) -> None:
         """Deny the pending calls under a session's override."""
         denial = Answer(allows=False, by="policy", reason=reason)
         for request in self.requests.list_waiting():
-            assert isinstance(request, Waiting)
+            assert isinstance(request, WaitingCall)
             if request.under is not None and request.under.session_id == session_id:
                 # A call whose own session is lost ends with its run.
                 with suppress(StoreError, SessionNotFound):
@@ -168,7 +170,7 @@ class Approvals:
         the others.
         """
         for request, why in self.requests.list_passed_over():
-            assert isinstance(request, Waiting)
+            assert isinstance(request, WaitingCall)
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
                 self.answer(request, _PASSED_OVER[why])
@@ -178,16 +180,18 @@ class Approvals:
         request = self.requests.find_waiting(tool_call_id)
         if request is not None:
             stopped = Answer(allows=False, by="stop", reason=_STOPPED)
-            decided = Decided(attempt=request.event.attempt, answer=stopped)
+            decided = Decision(attempt=request.event.attempt, answer=stopped)
             self.requests.withdraw(tool_call_id, decided)
 
-    def _request(self, question: Question, asker: Asker, under: Under | None) -> Waiting:
+    def _request(
+        self, question: Question, asker: Asker, under: OverrideInUse | None
+    ) -> WaitingCall:
         now = self._clock.now()
         expires_at = later(now, timedelta(seconds=self.requests.timeout_seconds))
         if under is not None:
             expires_at = min(expires_at, under.expires_at)
         asks = _asks(question, now, expires_at)
-        return Waiting(
+        return WaitingCall(
             asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks, under=under
         )
 

@@ -17,7 +17,7 @@ import trio
 
 from nousd.daemon.clock import Clock, later
 from nousd.daemon.eventlog.log import CommitHandle
-from nousd.daemon.policy.approvals import Approvals, Under
+from nousd.daemon.policy.approvals import Approvals, OverrideInUse
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.sessions.registry import Sessions
 from nousd.errors import CommandRejected, SessionNotFound, StoreError
@@ -70,7 +70,7 @@ class Overrides:
 
     # --- what holds ----------------------------------------------------------------------------
 
-    def under(self, state: SessionState) -> Under | None:
+    def under(self, state: SessionState) -> OverrideInUse | None:
         """Return the override that holds for calls of a session; None if none does."""
         root = self._root(state)
         if (
@@ -79,13 +79,13 @@ class Overrides:
             or self._compute_seconds_left(root) <= 0
         ):
             return None
-        return Under(root.session_id, root.override_expires_at)
+        return OverrideInUse(root.session_id, root.override_expires_at)
 
     def within(self, state: SessionState, path_sandbox: PathSandbox) -> PathSandbox:
         """Return the path sandbox of a session's call, which lets it ask for paths outside."""
         return path_sandbox if self.under(state) is None else path_sandbox.asking()
 
-    def holds(self, under: Under) -> bool:
+    def holds(self, under: OverrideInUse) -> bool:
         """Return whether a request under an override may still be allowed; if not, deny it now."""
         state = self._sessions.in_memory(under.session_id)
         if state is not None and self.under(state) is not None:

@@ -46,7 +46,7 @@ _PASSED_OVER: Final[Mapping[PassedOver, str]] = {
 }
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class QuestionEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a question: its ``answers``, or ``by`` whom and why it was rejected.
 
     Args:
@@ -67,7 +67,7 @@ class Questions:
     """
 
     def __init__(self, clock: Clock, approvers: Approvers, timeout_seconds: float) -> None:
-        self.requests: Requests[QuestionAsked, Ended] = Requests(approvers, timeout_seconds)
+        self.requests: Requests[QuestionAsked, QuestionEnd] = Requests(approvers, timeout_seconds)
         self._clock = clock
 
     async def ask(
@@ -93,7 +93,7 @@ class Questions:
         ended = await self.requests.wait(request, asking)
         if ended is None:
             seconds = self.requests.timeout_seconds
-            ended = Ended(by="timeout", reason=f"nobody answered within {seconds:g} seconds")
+            ended = QuestionEnd(by="timeout", reason=f"nobody answered within {seconds:g} seconds")
             self._reject(request, ended)
         if not ended.answers:
             raise Unanswered(ended.reason)
@@ -113,7 +113,7 @@ class Questions:
         answered = events.QuestionAnswered(
             **request.event.call, question_id=question_id, answers=answers, client_id=client_id
         )
-        ended = Ended(answers=answers, client_id=client_id)
+        ended = QuestionEnd(answers=answers, client_id=client_id)
         return self.requests.end(request, ended, [answered])
 
     async def reject(
@@ -124,7 +124,7 @@ class Questions:
         Raises:
             CommandRejected: as ``answer``.
         """
-        ended = Ended(reason=reason, client_id=client_id)
+        ended = QuestionEnd(reason=reason, client_id=client_id)
         return self._reject(await self._require_pending(question_id), ended)
 
     def skip_passed_over(self) -> None:
@@ -132,15 +132,15 @@ class Questions:
         for request, why in self.requests.list_passed_over():
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
-                self._reject(request, Ended(by=why, reason=_PASSED_OVER[why]))
+                self._reject(request, QuestionEnd(by=why, reason=_PASSED_OVER[why]))
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending questions of a call that is being stopped."""
-        self.requests.withdraw(tool_call_id, Ended(by="stop", reason=_STOPPED))
+        self.requests.withdraw(tool_call_id, QuestionEnd(by="stop", reason=_STOPPED))
 
     def _request(
         self, call: Mapping[str, Any], questions: Sequence[UserQuestion], asker: Asker
-    ) -> Request[QuestionAsked, Ended]:
+    ) -> Request[QuestionAsked, QuestionEnd]:
         seconds = self.requests.timeout_seconds
         asks = QuestionAsked(
             **call,
@@ -150,7 +150,7 @@ class Questions:
         )
         return Request(asks.question_id, asks, asker)
 
-    async def _require_pending(self, question_id: str) -> Request[QuestionAsked, Ended]:
+    async def _require_pending(self, question_id: str) -> Request[QuestionAsked, QuestionEnd]:
         """Return a question that can be answered; nothing is awaited after it was found.
 
         Raises:
@@ -167,7 +167,9 @@ class Questions:
         details = with_client(details, ended.client_id)
         raise CommandRejected("already_answered", details=details)
 
-    def _reject(self, request: Request[QuestionAsked, Ended], ended: Ended) -> CommitHandle:
+    def _reject(
+        self, request: Request[QuestionAsked, QuestionEnd], ended: QuestionEnd
+    ) -> CommitHandle:
         rejected = events.QuestionRejected(
             **request.event.call,
             question_id=request.id,

@@ -10,7 +10,7 @@ import msgspec
 
 from nousd.extensions.hook_chain import CallOutcome, Failure, Hooks, Verdict
 from nousd.extensions.hooks import ToolCalled, ToolReturned
-from nousd.runtimes.calls.hooks import Looked, Opinion, Remark, Shown
+from nousd.runtimes.calls.hooks import HookOpinions, Opinion, Remark, ShownResult
 from nousd.runtimes.calls.host import CallHost
 from nousd.tools.interface import Tool, ToolResult
 from nousd.tools.output.tool_output import head_of
@@ -32,29 +32,31 @@ class ExtensionCallHooks:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
 
-    async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> Looked:
+    async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> HookOpinions:
         """See ``CallHooks.before``."""
         if not self._hooks.has("tool_call"):
-            return Looked(args)
+            return HookOpinions(args)
         # An extension acts on what a model asks for: it must not be lost behind that.
         await host.wait_durable()
-        fitted = _Fitted(tool, args)
+        fitted = _FittedArguments(tool, args)
         host.extend_idle_deadline(self._hooks.seconds_max("tool_call"))
         outcome = await self._hooks.tool_call(
             ToolCalled(**_facts(host, call), args=msgspec.to_builtins(args)), fitted.fit
         )
         host.extend_idle_deadline(0.0)
-        return Looked(
+        return HookOpinions(
             fitted.args,
             tuple(map(_opinion, outcome.verdicts)),
             _describe_block(outcome),
             _remarks(host, outcome.failures),
         )
 
-    async def after(self, host: CallHost, call: ToolCall, args: Any, result: ToolResult) -> Shown:
+    async def after(
+        self, host: CallHost, call: ToolCall, args: Any, result: ToolResult
+    ) -> ShownResult:
         """See ``CallHooks.after``."""
         if not self._hooks.has("tool_result"):
-            return Shown(result)
+            return ShownResult(result)
         host.extend_idle_deadline(self._hooks.seconds_max("tool_result"))
         outcome = await self._hooks.tool_result(
             ToolReturned(
@@ -67,14 +69,14 @@ class ExtensionCallHooks:
         host.extend_idle_deadline(0.0)
         remarks = _remarks(host, outcome.failures)
         if not outcome.changed_by:
-            return Shown(result, remarks=remarks)
+            return ShownResult(result, remarks=remarks)
         # What hooks answer holds no secrets any more.
         shown = head_of(scrub(outcome.text), NO_SECRETS).text
         changed = msgspec.structs.replace(result, text=shown, is_error=outcome.is_error)
-        return Shown(changed, outcome.changed_by, remarks)
+        return ShownResult(changed, outcome.changed_by, remarks)
 
 
-class _Fitted:
+class _FittedArguments:
     """The arguments of a call in the form that its tool receives, while hooks change them."""
 
     def __init__(self, tool: Tool, args: Any) -> None:

@@ -15,7 +15,7 @@ from nousd.daemon.sessions.history import wholes_of
 from nousd.errors import CommandRejected
 from nousd.machine.session.client_calls import CallLifecycle
 from nousd.machine.session.closing_events import attempt_of, message_of
-from nousd.runtimes.calls.attempts import Earlier, StoredResult
+from nousd.runtimes.calls.attempts import EarlierAttempts, StoredResult
 from nousd.store.interface import Store
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import ToolCallRow
@@ -69,7 +69,7 @@ class CallRecords:
             **facts,
         )
 
-    async def earlier(self, session_id: str, call: ToolCall) -> Earlier:
+    async def earlier(self, session_id: str, call: ToolCall) -> EarlierAttempts:
         """Return the outcome of an earlier attempt at a model's call."""
         # The last events of a run that was just stopped may still be pending.
         await self._store.flush()
@@ -84,8 +84,8 @@ class CallRecords:
         given = await self._last_result(attempts)
         may_have_run = any(row.started for row in attempts)
         if given is None:
-            return Earlier(last.attempt, may_have_run)
-        return Earlier(last.attempt, may_have_run, *given)
+            return EarlierAttempts(last.attempt, may_have_run)
+        return EarlierAttempts(last.attempt, may_have_run, *given)
 
     async def find_earlier_attempt(
         self, context: Sequence[Entry], call: ToolCall, *, runtime: str, run_id: str
@@ -117,7 +117,7 @@ class CallRecords:
                     return known
         return None
 
-    async def _reconstruct_earlier(self, session_id: str, call: ToolCall) -> Earlier:
+    async def _reconstruct_earlier(self, session_id: str, call: ToolCall) -> EarlierAttempts:
         """Return the facts about a call that has no row.
 
         Its run may have been deleted with its session, which a branch outlives; and the first version
@@ -127,12 +127,12 @@ class CallRecords:
         assert isinstance(entry, MessageEntry)
         attempts = await self._find_last_attempt(session_id, call)
         if await self._store.run(entry.run_id) is None:
-            return Earlier(attempts, may_have_run=True)
+            return EarlierAttempts(attempts, may_have_run=True)
         wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
         started: list[Any] = []
         await for_each_event(self._store, wanted, lambda stored: started.append(event_of(stored)))
         may_have_run = any(event.tool_call_id == call.tool_call_id for event in started)
-        return Earlier(attempts, may_have_run)
+        return EarlierAttempts(attempts, may_have_run)
 
     async def _find_last_attempt(self, session_id: str, call: ToolCall) -> int:
         """Return the last attempt of which the session has the result; 0 for none. The next one must

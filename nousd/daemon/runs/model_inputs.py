@@ -17,11 +17,11 @@ from msgspec import UNSET
 
 from nousd.daemon.eventlog.log_walk import for_each_event
 from nousd.errors import InputNotWhole
-from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.compiler import CompiledInput
 from nousd.machine.context.input_chunks import (
     Chain,
     Rest,
-    Stored,
+    StoredInput,
     new_messages,
     resume_chain,
     store_input,
@@ -47,7 +47,7 @@ QUICK_CHARS_MAX: Final = 256 * 1024
 millisecond."""
 
 
-def artifacts_of(stored: Stored) -> list[Artifact]:
+def artifacts_of(stored: StoredInput) -> list[Artifact]:
     """Return the artifacts to commit together with the ``model_input`` event."""
     return [Artifact(artifact_id, MEDIA_TYPE, data) for artifact_id, data in stored.artifacts]
 
@@ -157,7 +157,7 @@ class InputsOfRun:
         self._session_id = session_id
         self._chain: Chain | None = None
 
-    async def store(self, compiled: Compiled) -> Stored:
+    async def store(self, compiled: CompiledInput) -> StoredInput:
         """Return the new chunks of an input. The input of a summary shares nothing with others."""
         if compiled.request.purpose == "summary":
             return await encode_standalone_input(compiled)
@@ -180,12 +180,14 @@ class InputsOfRun:
         self._inputs.forget(self._session_id)
 
 
-async def encode_standalone_input(compiled: Compiled) -> Stored:
+async def encode_standalone_input(compiled: CompiledInput) -> StoredInput:
     """Return the chunks of an input that shares nothing with others, such as that of a summary."""
     return await _encode_input(None, compiled, None)
 
 
-async def _encode_input(chain: Chain | None, compiled: Compiled, likely: Rest | None) -> Stored:
+async def _encode_input(
+    chain: Chain | None, compiled: CompiledInput, likely: Rest | None
+) -> StoredInput:
     """Encode and hash the new messages; in a thread, if that takes so long that others would notice."""
     store = partial(
         store_input,

@@ -31,8 +31,8 @@ from nousd.daemon.sessions.live_session import LiveSession
 from nousd.daemon.workspace.workspaces import Workspace
 from nousd.errors import CommandRejected, RunFailed
 from nousd.machine.context import text_offload
-from nousd.machine.context.compiler import Compiled, Grown
-from nousd.machine.context.input_chunks import Stored
+from nousd.machine.context.compiler import CompiledInput, InputCache
+from nousd.machine.context.input_chunks import StoredInput
 from nousd.machine.context.model_input import ModelChoice, ToolSpec
 from nousd.machine.context.prompt_sections import SourceText, agent_prompt, agents_source
 from nousd.machine.session import queue
@@ -40,7 +40,7 @@ from nousd.machine.session.brackets import Brackets
 from nousd.machine.session.closing_events import message_of
 from nousd.machine.session.lifecycle import LifecycleTracker, Phase
 from nousd.machine.session.state import options_of
-from nousd.runtimes.calls.attempts import Earlier
+from nousd.runtimes.calls.attempts import EarlierAttempts
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.interface import AnswersOfRun, Runtime
 from nousd.store.artifacts import Artifact
@@ -263,7 +263,7 @@ class RunHost(DeliveringHost):
         elif results is not SETTLED:
             await results.wait_committed()
 
-    async def keep_input(self, compiled: Compiled) -> Stored:
+    async def keep_input(self, compiled: CompiledInput) -> StoredInput:
         """See ``NativeHost.keep_input``."""
         stored = await self._inputs.store(compiled)
         self._kept += artifacts_of(stored)
@@ -336,7 +336,7 @@ class RunHost(DeliveringHost):
             await self.context(), call, runtime=self.runtime.name, run_id=self.run_id
         )
 
-    async def earlier(self, call: ToolCall) -> Earlier:
+    async def earlier(self, call: ToolCall) -> EarlierAttempts:
         """See ``TurnHost.earlier``."""
         message_id = message_of(call.tool_call_id)
         self._others.require_alone(self, message_id)
@@ -374,7 +374,7 @@ class RunHost(DeliveringHost):
         return await self._context.read()
 
     @property
-    def grown(self) -> Grown:
+    def grown(self) -> InputCache:
         """See ``NativeHost.grown``."""
         return self._context.grown
 

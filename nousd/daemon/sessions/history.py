@@ -20,7 +20,7 @@ from msgspec import UNSET
 
 from nousd.daemon.sessions.live_session import LiveSession
 from nousd.machine.context import text_offload, transcript
-from nousd.machine.context.compiler import Grown
+from nousd.machine.context.compiler import InputCache
 from nousd.machine.context.model_input import begins_with
 from nousd.machine.context.tokens import estimate_tokens
 from nousd.store.interface import Store
@@ -59,10 +59,10 @@ class Context(msgspec.Struct, frozen=True):
 
     entries: Sequence[Entry]
     tokens: int
-    grown: Grown
+    grown: InputCache
 
 
-_UNREAD: Final = Context((), 0, Grown())
+_UNREAD: Final = Context((), 0, InputCache())
 
 
 class Contexts:
@@ -93,7 +93,7 @@ class Contexts:
     async def read(self, session_id: str, leaf_id: str | None) -> Context:
         """Read the context of any committed leaf."""
         path, tokens = await self._read(session_id, leaf_id)
-        return Context(path, tokens, Grown())
+        return Context(path, tokens, InputCache())
 
     async def read_entries(self, session_id: str, leaf_id: str | None) -> list[Entry]:
         """Read the context of any committed leaf, as a list of the caller's own."""
@@ -160,7 +160,7 @@ class ContextOfRun:
         return self._entries
 
     @property
-    def grown(self) -> Grown:
+    def grown(self) -> InputCache:
         """That of the transcript as it was read last."""
         return self._known.grown
 

@@ -66,7 +66,7 @@ class SessionCall(Protocol):
         ...
 
 
-class Acknowledged(NamedTuple):
+class Acknowledgement(NamedTuple):
     """The acknowledgement of an input, and the hash of its request."""
 
     reply: Deferred | Accepted
@@ -94,7 +94,7 @@ class LiveSession:
         self.in_flight = 0
         self.lost = False
         self.failure: StoreError | None = None
-        self.accepted: OrderedDict[str, Acknowledged] = OrderedDict()
+        self.accepted: OrderedDict[str, Acknowledgement] = OrderedDict()
         self.agents: Catalogue | None = None
         self._lookups = 0
         self._log = log
@@ -169,11 +169,11 @@ class LiveSession:
         """
         said = acknowledgement.payload
         assert isinstance(said, Accepted)
-        self.accepted[client_message_id] = Acknowledged(acknowledgement, request_hash)
+        self.accepted[client_message_id] = Acknowledgement(acknowledgement, request_hash)
 
         def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None and client_message_id in self.accepted:
-                self.accepted[client_message_id] = Acknowledged(said, request_hash)
+                self.accepted[client_message_id] = Acknowledgement(said, request_hash)
                 self._forget_committed()
 
         acknowledgement.handle.when_resolved(on_resolved)

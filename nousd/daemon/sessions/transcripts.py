@@ -22,17 +22,17 @@ KEPT_BYTES_MAX: Final = 2 * 1024 * 1024
 """Maximum size of the cache, as JSON; a longer transcript is not cached."""
 
 
-class Newest(msgspec.Struct, frozen=True):
+class NewestMessages(msgspec.Struct, frozen=True):
     """The newest messages of a session, and its runs that failed."""
 
     transcript: Messages
     failed_runs: tuple[RunRecord, ...]
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _CachedTranscript(msgspec.Struct, frozen=True):
     state: SessionState
     limit: int
-    newest: Newest
+    newest: NewestMessages
     size: int
 
 
@@ -40,10 +40,10 @@ class Transcripts:
     """A cache of transcripts."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._kept: OrderedDict[str, _CachedTranscript] = OrderedDict()
         self._bytes = 0
 
-    def find(self, state: SessionState, limit: int) -> Newest | None:
+    def find(self, state: SessionState, limit: int) -> NewestMessages | None:
         """Return the cached transcript of exactly that state, with at most that many messages."""
         kept = self._kept.get(state.session_id)
         if kept is None or kept.state is not state or kept.limit != limit:
@@ -51,14 +51,14 @@ class Transcripts:
         self._kept.move_to_end(state.session_id)
         return kept.newest
 
-    def keep(self, state: SessionState, limit: int, newest: Newest) -> None:
+    def keep(self, state: SessionState, limit: int, newest: NewestMessages) -> None:
         """Cache the transcript of a state, and drop the oldest beyond the bounds."""
         self.forget(state.session_id)
         size = len(encode_json(newest))
         if size > KEPT_BYTES_MAX:
             # It would push out all others, and itself.
             return
-        self._kept[state.session_id] = _Kept(state, limit, newest, size)
+        self._kept[state.session_id] = _CachedTranscript(state, limit, newest, size)
         self._bytes += size
         while len(self._kept) > KEPT_SESSIONS_MAX or self._bytes > KEPT_BYTES_MAX:
             self.forget(next(iter(self._kept)))

@@ -66,13 +66,13 @@ def reader(places: Places) -> ReadInstructions:
     If all files are on this machine, they are read again only when a timestamp has changed: a thread
     before each model call would be a noticeable delay.
     """
-    return _Remembered(places).read
+    return _CachedTexts(places).read
 
 
 _Stamp = tuple[int, ...]
 
 
-class _Remembered:
+class _CachedTexts:
     """The last texts, and the stamps of their files from before they were read."""
 
     def __init__(self, places: Places) -> None:

@@ -114,7 +114,7 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
     return replace(settings, **kept, problems=tuple(problems[:PROBLEMS_MAX]))
 
 
-class _Started(NamedTuple):
+class _StartingSettings(NamedTuple):
     """The settings that a session started with, and their rules."""
 
     settings: ProjectSettings = _NONE
@@ -144,10 +144,10 @@ class Project:
         self._sessions = SessionMemo(self._start)
         self._told = SessionMemo(_remember)
 
-    async def _start(self) -> _Started:
+    async def _start(self) -> _StartingSettings:
         settings = await self._read()
         restricting = rules_in(_ORIGIN, deny=settings.deny, ask=settings.ask)
-        return _Started(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
+        return _StartingSettings(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
 
     def forget(self, session_id: str) -> None:
         """Let a session start again with the then current settings."""

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
-from nousd.machine.context.compiler import Compiled
+from nousd.machine.context.compiler import CompiledInput
 from nousd.machine.context.model_input import ModelChoice, ModelInput, UserMessage
 from nousd.machine.context.tokens import CHARS_PER_TOKEN, entry_tokens, text_tokens
 from nousd.wire.codec.unset import or_unset
@@ -36,7 +36,7 @@ _TASK: Final = (
 )
 
 
-class Cut(msgspec.Struct, frozen=True):
+class CutPoint(msgspec.Struct, frozen=True):
     """A cut: ``dropped`` is summarised, everything from ``first_kept`` on stays."""
 
     dropped: tuple[Entry, ...]
@@ -44,7 +44,7 @@ class Cut(msgspec.Struct, frozen=True):
     tokens_before: int
 
 
-def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
+def plan_cut(context: Sequence[Entry], keep_tokens: int) -> CutPoint | None:
     """Return a cut that keeps about ``keep_tokens``; None if nothing can be cut off.
 
     The newest turn stays whole if it fits; a turn that is too long, alone or with only a summary before
@@ -76,7 +76,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> Cut | None:
         return None
     first_kept = context[candidates[0]]
     assert isinstance(first_kept, MessageEntry)
-    return Cut(tuple(context[: candidates[0]]), first_kept, tokens_from[0])
+    return CutPoint(tuple(context[: candidates[0]]), first_kept, tokens_from[0])
 
 
 def _tokens_from_each(context: Sequence[Entry]) -> list[int]:
@@ -90,8 +90,8 @@ def _begins_turn(entry: Entry) -> bool:
 
 
 def summary_input(
-    cut: Cut, *, choice: ModelChoice, instruction: str | None, window: int
-) -> Compiled:
+    cut: CutPoint, *, choice: ModelChoice, instruction: str | None, window: int
+) -> CompiledInput:
     """Return the model call that summarises the dropped part, fitted into the window."""
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     lines = [_render_entry(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
@@ -109,7 +109,7 @@ def summary_input(
     _clear_lines(lines)
     omitted = _list_omitted(cut.dropped, shown)
     savings = dict.fromkeys(_SAVINGS[each.reason] for each in omitted)
-    return Compiled(
+    return CompiledInput(
         request=request,
         omitted=omitted,
         closing=0,
@@ -150,7 +150,7 @@ def truncate_summary(text: str) -> str:
     return _truncate(text.strip(), SUMMARY_CHARS_MAX)
 
 
-def mechanical_summary(cut: Cut) -> str:
+def mechanical_summary(cut: CutPoint) -> str:
     """Summarise without a model: the earlier summary and one line per message, newest kept."""
     previous = [
         _truncate(entry.summary, _PREVIOUS_CHARS_MAX)
@@ -215,7 +215,7 @@ def _truncate(text: str, chars_max: int) -> str:
 
 
 def compaction_entry(
-    cut: Cut,
+    cut: CutPoint,
     summary: str,
     *,
     entry_id: str,

@@ -10,8 +10,8 @@ Both savings of this module move in steps of a quarter of the budget, counted fr
 context. So from call to call the input mostly begins with the same bytes, which prompt caches and the
 chain that stores it depend on.
 
-A ``Grown`` remembers what one input has in common with the next, so that only what is new is folded. It
-changes nothing but the time.
+An ``InputCache`` remembers what one input has in common with the next, so that only what is new is
+folded. It changes nothing but the time.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Budget(NamedTuple):
     window: int
 
 
-class Compiled(NamedTuple):
+class CompiledInput(NamedTuple):
     """A compiled model input, and the facts about its compilation.
 
     Args:
@@ -128,7 +128,7 @@ class Compiled(NamedTuple):
     crowded: bool = False
 
 
-class Grown:
+class InputCache:
     """What the inputs of one session have in common: at most one input uses it at a time."""
 
     def __init__(self) -> None:
@@ -202,14 +202,14 @@ def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int)
 
 
 def compile_input(
-    context: Sequence[Entry], frame: Frame, budget: Budget, grown: Grown | None = None
-) -> Compiled:
+    context: Sequence[Entry], frame: Frame, budget: Budget, grown: InputCache | None = None
+) -> CompiledInput:
     """Compile the input of the model call that continues ``context``.
 
     Args:
         grown: of the session's last input. It must not be used again until this returns.
     """
-    grown = grown or Grown()
+    grown = grown or InputCache()
     draft = _Draft(frame, context, budget.window, grown)
     whole = draft.compile(grown.whole)
     grown.is_saving = whole.tokens > budget.soft
@@ -229,7 +229,7 @@ def compile_input(
     return shortened._replace(crowded=crowded)
 
 
-def what_is_largest(compiled: Compiled) -> str:
+def what_is_largest(compiled: CompiledInput) -> str:
     """List what takes most of an input, for people."""
     request = compiled.request
     parts = [
@@ -251,7 +251,9 @@ def _describe_entry(entry: Entry) -> str:
 class _Draft:
     """A context on its way to an input; it records which entries are shortened or left out."""
 
-    def __init__(self, frame: Frame, context: Sequence[Entry], window: int, grown: Grown) -> None:
+    def __init__(
+        self, frame: Frame, context: Sequence[Entry], window: int, grown: InputCache
+    ) -> None:
         self._frame = frame
         self._window = window
         self._context = context
@@ -266,7 +268,7 @@ class _Draft:
         """The estimated size of the transcript before any saving."""
         return self._sizes.ends[-1] if self._sizes.ends else 0
 
-    def compile(self, growing: GrowingTranscript | None = None) -> Compiled:
+    def compile(self, growing: GrowingTranscript | None = None) -> CompiledInput:
         """Return the current input.
 
         Args:
@@ -293,7 +295,7 @@ class _Draft:
             tools=self._frame.tools,
             tool_choice=self._frame.tool_choice if self._frame.tools else None,
         )
-        return Compiled(
+        return CompiledInput(
             request,
             self._list_omitted(transcript.omitted),
             transcript.closing,

@@ -69,7 +69,7 @@ class Chain(NamedTuple):
     chars: int
 
 
-class Stored(NamedTuple):
+class StoredInput(NamedTuple):
     """An input that is ready to be stored.
 
     Args:
@@ -94,7 +94,7 @@ def store_input(
     closing: int = 0,
     omitted: Sequence[Omitted] = (),
     likely: Rest | None = None,
-) -> Stored:
+) -> StoredInput:
     """Return the new parts of an input, to be stored.
 
     Args:
@@ -122,7 +122,7 @@ def store_input(
     )
     node_ref = digest(node)
     is_stored = chain is not None and chain.rest_ref == rest.ref
-    return Stored(
+    return StoredInput(
         _input_hash(hashed, last, rest, is_first=not lasting),
         node_ref,
         rest.ref,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from msgspec import UNSET, UnsetType
 
-from nousd.machine.context.compiler import Compiled
-from nousd.machine.context.input_chunks import Stored
+from nousd.machine.context.compiler import CompiledInput
+from nousd.machine.context.input_chunks import StoredInput
 from nousd.wire.codec.unset import or_unset
 from nousd.wire.events import ModelInput
 from nousd.wire.events.models import Source
@@ -15,8 +15,8 @@ from nousd.wire.limits import OMITTED_MAX
 
 
 def model_input(
-    compiled: Compiled,
-    stored: Stored,
+    compiled: CompiledInput,
+    stored: StoredInput,
     *,
     sources: Iterable[Source],
     leaf_id: str | None,

@@ -50,23 +50,23 @@ T = TypeVar("T", MessageEntry, QueuedInput)
 # --- into the log ----------------------------------------------------------------------------
 
 
-class Cut(msgspec.Struct, frozen=True):
+class CutEvents(msgspec.Struct, frozen=True):
     """Events in their logged form, and the texts that were cut: artifact id -> media type and bytes."""
 
     events: tuple[events.Event, ...]
     wholes: Mapping[str, tuple[str, bytes]]
 
 
-def cut_long_texts(decided: Sequence[events.Event]) -> Cut:
+def cut_long_texts(decided: Sequence[events.Event]) -> CutEvents:
     """Return events in which everything too long is cut."""
     if _SHORTEN.keys().isdisjoint(map(type, decided)):
-        return Cut(tuple(decided), {})
-    shears = _Shears()
+        return CutEvents(tuple(decided), {})
+    shears = _Cutter()
     short = []
     for event in decided:
         shorten = _SHORTEN.get(type(event))
         short.append(event if shorten is None else shorten(shears, event))
-    return Cut(tuple(short), shears.wholes)
+    return CutEvents(tuple(short), shears.wholes)
 
 
 def beginning(text: str) -> str:
@@ -109,7 +109,7 @@ def _utf8(text: str) -> bytes:
     return scrub(text).encode()
 
 
-class _Shears:
+class _Cutter:
     """Cuts the events of one batch; a text that occurs in several of them is hashed once."""
 
     def __init__(self) -> None:
@@ -216,18 +216,18 @@ def _shorten_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
     return shown
 
 
-_SHORTEN: Final[dict[type[events.Event], Callable[[_Shears, Any], events.Event]]] = {
-    events.QueueUpdate: _Shears.inputs_of,
-    events.MessageStart: _Shears.text_of,
-    events.MessageEnd: _Shears.end_of_user,
-    events.EntryAppended: _Shears.entry_of,
-    events.ToolExecutionStart: _Shears.args_of,
-    events.ToolExecutionEnd: _Shears.result_of,
-    events.InputHandled: _Shears.text_of,
-    events.ToolCallRequested: _Shears.args_of,
-    events.ToolCallCompleted: _Shears.own_result_of,
-    events.ToolCallPolicyEvaluated: _Shears.args_if_any,
-    events.PermissionRequested: _Shears.args_of,
+_SHORTEN: Final[dict[type[events.Event], Callable[[_Cutter, Any], events.Event]]] = {
+    events.QueueUpdate: _Cutter.inputs_of,
+    events.MessageStart: _Cutter.text_of,
+    events.MessageEnd: _Cutter.end_of_user,
+    events.EntryAppended: _Cutter.entry_of,
+    events.ToolExecutionStart: _Cutter.args_of,
+    events.ToolExecutionEnd: _Cutter.result_of,
+    events.InputHandled: _Cutter.text_of,
+    events.ToolCallRequested: _Cutter.args_of,
+    events.ToolCallCompleted: _Cutter.own_result_of,
+    events.ToolCallPolicyEvaluated: _Cutter.args_if_any,
+    events.PermissionRequested: _Cutter.args_of,
 }
 """event -> the function that cuts it; texts of other events are bounded where they are made."""
 
@@ -267,7 +267,7 @@ def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
 
 def short_entry(entry: Entry) -> Entry:
     """Return a restored entry as it stands in the log again."""
-    short = _Shears().entry_of(events.EntryAppended(session_id="", entry=entry))
+    short = _Cutter().entry_of(events.EntryAppended(session_id="", entry=entry))
     assert isinstance(short, events.EntryAppended)
     return short.entry
 

@@ -80,7 +80,7 @@ def deltas_of(end: Line, newest_first: Iterable[Line]) -> Iterator[Line]:
             yield line
 
 
-class Joined(NamedTuple):
+class JoinedDeltas(NamedTuple):
     """``line`` replaces the events from ``first`` to ``seq``; ``gone`` are removed."""
 
     seq: int
@@ -89,7 +89,7 @@ class Joined(NamedTuple):
     gone: tuple[int, ...]
 
 
-def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
+def join(newest_first: Iterable[Line]) -> tuple[JoinedDeltas, ...]:
     """Join the deltas of a message or tool execution that has ended, each type by itself.
 
     A single delta of a type stays as it is. Of many deltas the newest can be joined first and the
@@ -101,19 +101,19 @@ def join(newest_first: Iterable[Line]) -> tuple[Joined, ...]:
     return tuple(_join_deltas(deltas) for deltas in by_type.values() if len(deltas) > 1)
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _StreamDelta(msgspec.Struct, frozen=True):
     delta: str
     stream: str | UnsetType = UNSET
 
 
 class _DeltaLine(msgspec.Struct, frozen=True):
-    payload: _Told
+    payload: _StreamDelta
 
 
 _decoder: Final = json_decoder(_DeltaLine)
 
 
-def _join_deltas(newest_first: Sequence[Line]) -> Joined:
+def _join_deltas(newest_first: Sequence[Line]) -> JoinedDeltas:
     last, *gone = newest_first
     # Only the last can have been joined before, so the very first is among the given ones.
     first = newest_first[-1].seq
@@ -128,4 +128,4 @@ def _join_deltas(newest_first: Sequence[Line]) -> Joined:
         # In the order in which they came, which is worth more than the stream of each.
         whole = msgspec.structs.replace(whole, stream=UNSET)
     line = number_event(last.seq, encode_event_tail(whole, event.ts))
-    return Joined(last.seq, first, line, tuple(event.seq for event in gone))
+    return JoinedDeltas(last.seq, first, line, tuple(event.seq for event in gone))

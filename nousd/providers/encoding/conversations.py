@@ -45,7 +45,7 @@ depend on the messages before, besides ``Before``, unless a call and its result 
 """
 
 
-class _Kept(NamedTuple):
+class _KeptConversation(NamedTuple):
     key: Hashable
     messages: Sequence[ModelMessage]
     before: Before
@@ -53,14 +53,14 @@ class _Kept(NamedTuple):
     size: int
 
 
-_NOTHING: Final = _Kept(None, (), Before(), [], 0)
+_NOTHING: Final = _KeptConversation(None, (), Before(), [], 0)
 
 
 class Conversations:
     """The conversations that were sent last. Its methods may be called in several threads."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[int, _Kept] = OrderedDict()
+        self._kept: OrderedDict[int, _KeptConversation] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -86,12 +86,12 @@ class Conversations:
             self._keep(messages, known)
         return items
 
-    def _find(self, messages: Sequence[ModelMessage]) -> _Kept:
+    def _find(self, messages: Sequence[ModelMessage]) -> _KeptConversation:
         kept = self._kept.get(id(messages[0]), _NOTHING) if messages else _NOTHING
         # The kept messages hold the first one, so its id is still its own.
         return kept if begins_with(messages, kept.messages) else _NOTHING
 
-    def _keep(self, messages: Sequence[ModelMessage], grown: _Kept) -> None:
+    def _keep(self, messages: Sequence[ModelMessage], grown: _KeptConversation) -> None:
         with self._lock:
             before = self._kept.pop(id(messages[0]), _NOTHING)
             self._kept[id(messages[0])] = grown
@@ -113,17 +113,17 @@ def _count_settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, An
 
 
 def _extend_kept(
-    known: _Kept,
+    known: _KeptConversation,
     key: Hashable,
     tail: Sequence[ModelMessage],
     settled: Sequence[tuple[int, dict[str, Any]]],
     count: int,
-) -> _Kept:
+) -> _KeptConversation:
     """Return what is kept once the items of the next ``count`` messages are settled as well."""
     new = tail[:count]
     items = encode_items([item for _, item in settled])
     calls = sum(len(message.tool_calls) for message in new if type(message) is AssistantMessage)
-    return _Kept(
+    return _KeptConversation(
         key,
         (*known.messages, *new),
         Before(known.before.messages + count, known.before.calls + calls),

@@ -37,7 +37,7 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         ProviderError: what ``read`` raised, after everything that it had put was received.
         BaseException: what ``receive`` raised, as it is; ``read`` is cancelled.
     """
-    gathered = _Gathered()
+    gathered = _PieceBuffer()
     failures: list[ProviderError] = []
 
     async def read_all() -> None:
@@ -63,7 +63,7 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         raise failures[0]
 
 
-class _Gathered:
+class _PieceBuffer:
     """The pieces that were read and not yet taken.
 
     Not a channel of trio: that hands over one piece at a time, and one that is waited for at once, so

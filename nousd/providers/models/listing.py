@@ -22,7 +22,7 @@ SECONDS_MAX: Final = 10.0
 _REMEMBERED_SECONDS: Final = 60.0
 
 
-class Unlisted(NamedTuple):
+class UnlistedProvider(NamedTuple):
     """A provider that could not be asked, and the reason."""
 
     provider: str
@@ -35,12 +35,12 @@ class Listing(NamedTuple):
     """
 
     models: tuple[ModelChoice, ...]
-    unlisted: tuple[Unlisted, ...]
+    unlisted: tuple[UnlistedProvider, ...]
     is_cut: bool
     listed: frozenset[str]
 
 
-class _Remembered(NamedTuple):
+class _CachedNames(NamedTuple):
     names: tuple[str, ...]
     until: float
 
@@ -50,7 +50,7 @@ class ModelLists:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._remembered: dict[str, _Remembered] = {}
+        self._remembered: dict[str, _CachedNames] = {}
         self._asking = {name: trio.Lock() for name in models.providers}
 
     async def listing(
@@ -74,7 +74,7 @@ class ModelLists:
         found = tuple(dict.fromkeys(self._list_found(wanted, also)))
         return Listing(
             found[:MODELS_LISTED_MAX],
-            tuple(Unlisted(name, failures[name]) for name in wanted if name in failures),
+            tuple(UnlistedProvider(name, failures[name]) for name in wanted if name in failures),
             is_cut=len(found) > MODELS_LISTED_MAX,
             listed=frozenset(name for name in wanted if name in self._remembered),
         )
@@ -100,7 +100,7 @@ class ModelLists:
                 with trio.move_on_after(SECONDS_MAX):
                     names = await self._models.provider(name).models()
                     until = trio.current_time() + _REMEMBERED_SECONDS
-                    self._remembered[name] = _Remembered(_nameable(name, names), until)
+                    self._remembered[name] = _CachedNames(_nameable(name, names), until)
                     del failures[name]
             except (ConfigError, ProviderError) as error:
                 failures[name] = str(error)

@@ -58,7 +58,7 @@ class Candidate(Protocol):
     def is_usable(self) -> bool: ...
 
 
-class Found(NamedTuple):
+class FoundProvider(NamedTuple):
     """The provider that ``auto`` resolves to.
 
     Args:
@@ -74,7 +74,7 @@ class Found(NamedTuple):
 
 async def find_provider(
     configured: Mapping[str, Candidate], servers: Sequence[LocalServer] | None = None
-) -> Found:
+) -> FoundProvider:
     """Resolve ``auto``. This machine's ports are tried only if nothing is configured.
 
     Args:
@@ -82,9 +82,9 @@ async def find_provider(
     """
     for name, candidate in configured.items():
         if candidate.is_usable and candidate.dialect != MOCK:
-            return Found(name, "it is configured")
+            return FoundProvider(name, "it is configured")
     listening = await _find_listening(LOCAL_SERVERS if servers is None else servers)
-    return (await _find_local(listening) if listening else None) or Found(
+    return (await _find_local(listening) if listening else None) or FoundProvider(
         MOCK,
         "no provider is configured, and no model server answers on this machine: what you get are the "
         "answers of the built-in mock model. Run nousd init, or set ANTHROPIC_API_KEY, OPENAI_API_KEY "
@@ -108,7 +108,7 @@ async def _find_listening(servers: Sequence[LocalServer]) -> Sequence[LocalServe
     return [server for server in servers if server in there]
 
 
-async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
+async def _find_local(servers: Sequence[LocalServer]) -> FoundProvider | None:
     # Imported here, so that others never load it, and before the time limit.
     from nousd.providers.setup.registry import ProviderSettings, make_provider
 
@@ -124,7 +124,9 @@ async def _find_local(servers: Sequence[LocalServer]) -> Found | None:
     for server in servers:
         for model in listed.get(server, ()):
             if _NO_CHAT not in model.lower():
-                return Found(server.name, f"{server.api_base} answers", server.api_base, model)
+                return FoundProvider(
+                    server.name, f"{server.api_base} answers", server.api_base, model
+                )
     return None
 
 

@@ -70,7 +70,7 @@ class ConfiguredModel(Protocol):
     def attachments(self) -> tuple[str, ...] | None: ...
 
 
-class Configured(Protocol):
+class ModelConfiguration(Protocol):
     """The whole configuration; ``provider`` is one of ``providers``."""
 
     @property
@@ -90,7 +90,7 @@ class Configured(Protocol):
 
 
 def build_configured_models(
-    said: Configured,
+    said: ModelConfiguration,
     secrets: Redactor,
     *,
     random: Callable[[], float] = random.random,
@@ -125,7 +125,7 @@ def build_configured_models(
 
 def make_configured(
     provider: ConfiguredProvider,
-    said: Configured,
+    said: ModelConfiguration,
     secrets: Redactor,
     *,
     random: Callable[[], float] = random.random,

@@ -24,7 +24,7 @@ _NO_KEY: Final = "no-key-yet"
 """The key for questions that need no server."""
 
 
-class _Keyed:
+class _KeyedProvider:
     """A provider with a key. It is closed when a newer key has replaced it and no call uses it any
     more.
     """
@@ -50,7 +50,7 @@ class LateKeyProvider:
         self._make = make
         self._ask_key = ask_key
         self._keyless = make(_NO_KEY)
-        self._keyed: _Keyed | None = None
+        self._keyed: _KeyedProvider | None = None
         self._is_refused = True
         self._asking = trio.Lock()
 
@@ -99,12 +99,12 @@ class LateKeyProvider:
             keyed.calls -= 1
             await self._close_if_unused(keyed)
 
-    async def _current(self) -> _Keyed:
+    async def _current(self) -> _KeyedProvider:
         async with self._asking:
             if self._keyed is None or self._is_refused:
                 before, key = self._keyed, await self._ask_key()
                 if before is None or before.key != key:
-                    self._keyed = _Keyed(key, self._make_provider(key))
+                    self._keyed = _KeyedProvider(key, self._make_provider(key))
                 else:
                     before.was_accepted = False
                 self._is_refused = False
@@ -119,7 +119,7 @@ class LateKeyProvider:
         except ConfigError as error:
             raise KeyUnavailable(str(error)) from None
 
-    async def _close_if_unused(self, keyed: _Keyed) -> None:
+    async def _close_if_unused(self, keyed: _KeyedProvider) -> None:
         if keyed is not self._keyed and not keyed.calls:
             with trio.CancelScope(shield=True):
                 await keyed.provider.aclose()

@@ -26,10 +26,10 @@ from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.agents.tools.own_tools import Facts, OwnToolCall
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
 from nousd.runtimes.calls.admission import input_hash
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
+from nousd.runtimes.calls.attempts import NEVER_SEEN, EarlierAttempts
 from nousd.runtimes.calls.runner import CallRunner, observe
 from nousd.runtimes.interface import AgentHost, Delivery
-from nousd.runtimes.message_writer import MessageWriter, Streamed
+from nousd.runtimes.message_writer import MessageWriter, StreamedText
 from nousd.tools.interface import ToolResult
 from nousd.tools.secrets_interface import Secrets
 from nousd.wire import events
@@ -224,7 +224,7 @@ class AgentTurn:
         """See ``AgentListener.reasoning``."""
         await self._run_in_turn(self._write, lambda message: message.reasoning, delta)
 
-    async def _write(self, part: Callable[[MessageWriter], Streamed], delta: str) -> None:
+    async def _write(self, part: Callable[[MessageWriter], StreamedText], delta: str) -> None:
         # Whoever answers has been given the text.
         await self._host.confirm_delivery()
         async with self._writing:
@@ -400,7 +400,9 @@ class AgentTurn:
             await self._host.wait_durable()
             opened.settle(result)
 
-    async def _announce(self, call: AgentCall, args: dict[str, Any]) -> tuple[ToolCall, Earlier]:
+    async def _announce(
+        self, call: AgentCall, args: dict[str, Any]
+    ) -> tuple[ToolCall, EarlierAttempts]:
         """End the open message with the call, or an empty one; return the call under our id, and the
         facts about earlier attempts. One that a run asked for which was cut off is announced already.
         """

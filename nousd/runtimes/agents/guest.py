@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from nousd.errors import AgentFailed
-from nousd.runtimes.agents.obeyed import Hidden
+from nousd.runtimes.agents.obeyed import HiddenFiles
 
 _PRIVATE: Final = ("/bin/sh", "-c", 'umask 077 && exec "$0" "$@"')
 """Starts a program whose files only this user can read, unless it says otherwise itself."""
 
-_NOTHING: Final = Hidden()
+_NOTHING: Final = HiddenFiles()
 
 
 class Guest(NamedTuple):
@@ -45,7 +45,7 @@ class Guest(NamedTuple):
         *,
         has_tools: bool,
         home: Path | None = None,
-        hidden: Hidden = _NOTHING,
+        hidden: HiddenFiles = _NOTHING,
     ) -> list[str]:
         """Return the command line that starts a program as a guest.
 

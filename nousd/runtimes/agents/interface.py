@@ -17,7 +17,7 @@ import msgspec
 import trio
 
 from nousd.errors import AgentFailed, RunFailed
-from nousd.runtimes.agents.obeyed import Hidden
+from nousd.runtimes.agents.obeyed import HiddenFiles
 from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
@@ -324,7 +324,7 @@ class Agent(Protocol):
         """Return the variables of the program's environment besides the allowed names."""
         ...
 
-    def list_hidden_paths(self, start: Start) -> Hidden:
+    def list_hidden_paths(self, start: Start) -> HiddenFiles:
         """Return the files and folders that the program would obey although nobody may plant anything
         there.
         """

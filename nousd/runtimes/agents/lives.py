@@ -31,7 +31,7 @@ _BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000, per_
 """A program sends a line for each piece of a text, which a fast model has thousands of in a second."""
 
 
-class _Kept:
+class _KeptLife:
     """A life that serves a session. It is in use from its beginning until ``Lives.rest``."""
 
     def __init__(self, life: AgentLife, start: Start, scope: trio.CancelScope) -> None:
@@ -66,7 +66,7 @@ class Lives:
         self._contain = contain
         self._record_outside = record_outside
         self._redact = redact
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptLife] = {}
         self._places = trio.Semaphore(LIVES_MAX)
         """Those of the programs, each until it has really ended."""
         self._beginning = 0
@@ -199,7 +199,7 @@ class Lives:
                         life = self._life(conversation, start, resume, nursery, variables)
                         life.record_outside = partial(self._record_outside, session_id)
                         await _begin(life)
-                        kept = self._kept[session_id] = _Kept(life, start, scope)
+                        kept = self._kept[session_id] = _KeptLife(life, start, scope)
                         try:
                             on_started(life)
                             await _until_over(kept)
@@ -233,7 +233,7 @@ class Lives:
         nursery.start_soon(_read, conversation, life)
         return life
 
-    def _forget(self, session_id: str, kept: _Kept) -> None:
+    def _forget(self, session_id: str, kept: _KeptLife) -> None:
         if self._kept.get(session_id) is kept:
             del self._kept[session_id]
 
@@ -246,7 +246,7 @@ def _build_no_place_error() -> AgentFailed:
     )
 
 
-async def _until_over(kept: _Kept) -> None:
+async def _until_over(kept: _KeptLife) -> None:
     """Wait until a life is over, or was not used for so long that it should be."""
     while not kept.life.over.is_set():
         now = trio.current_time()

@@ -19,7 +19,7 @@ INSTRUCTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md")
 """What programs tell their models by themselves; the daemon tells ``AGENTS.md``, too."""
 
 
-class Hidden(NamedTuple):
+class HiddenFiles(NamedTuple):
     """The files and folders that are empty for a program, as far as they exist.
 
     Args:

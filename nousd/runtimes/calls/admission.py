@@ -16,7 +16,7 @@ import msgspec
 
 from nousd.errors import ToolArgumentsInvalid
 from nousd.machine.policy.permission import Judgement
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult, judge_repeat
+from nousd.runtimes.calls.attempts import NEVER_SEEN, EarlierAttempts, StoredResult, judge_repeat
 from nousd.runtimes.calls.closed_files import merge_search_for_closed
 from nousd.runtimes.calls.hooks import CallHooks, Opinion, Remark
 from nousd.runtimes.calls.host import CallHost
@@ -42,7 +42,7 @@ class Refused(msgspec.Struct, frozen=True):
     hint: str = ""
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class AdmittedCall(msgspec.Struct, frozen=True):
     """A call that may run, unless it needs approval, with its validated arguments.
 
     If it already has a ``result``, that is used and nothing runs.
@@ -66,7 +66,7 @@ class Admission(msgspec.Struct, frozen=True):
     """
 
     sources: tuple[PolicySource, ...]
-    verdict: Admitted | Refused
+    verdict: AdmittedCall | Refused
     input_hash: str
     opinions: tuple[Opinion, ...] = ()
     remarks: tuple[Remark, ...] = ()
@@ -80,7 +80,7 @@ async def admit(
     context: ToolContext,
     hooks: CallHooks,
     *,
-    earlier: Earlier = NEVER_SEEN,
+    earlier: EarlierAttempts = NEVER_SEEN,
 ) -> Admission:
     """Return whether a call may run, in the current state of the daemon and the session."""
     attempt = earlier.attempts + 1
@@ -101,7 +101,7 @@ async def admit(
     judged = await merge_search_for_closed(host, access, context, judged)
     judged = await merge_runtime_decision(host, call, judged)
     judgement, stored = judge_repeat(earlier, tool, hashed, judged)
-    verdict: Admitted | Refused = Admitted(tool, looked.args, access, judgement, stored)
+    verdict: AdmittedCall | Refused = AdmittedCall(tool, looked.args, access, judgement, stored)
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")
     elif looked.blocked:

@@ -29,7 +29,7 @@ class StoredResult(msgspec.Struct, frozen=True):
     artifact_id: str | UnsetType = UNSET
 
 
-class Earlier(msgspec.Struct, frozen=True):
+class EarlierAttempts(msgspec.Struct, frozen=True):
     """The facts about earlier attempts at a call.
 
     Args:
@@ -45,11 +45,11 @@ class Earlier(msgspec.Struct, frozen=True):
     result: StoredResult | None = None
 
 
-NEVER_SEEN: Final = Earlier()
+NEVER_SEEN: Final = EarlierAttempts()
 """The facts about a call that is requested for the first time."""
 
 
-class Again(NamedTuple):
+class RetryDecision(NamedTuple):
     """The consequence of earlier attempts for a call.
 
     Args:
@@ -61,19 +61,21 @@ class Again(NamedTuple):
     result: StoredResult | None = None
 
 
-def judge_repeat(earlier: Earlier, tool: Tool, input_hash: str, judgement: Judgement) -> Again:
+def judge_repeat(
+    earlier: EarlierAttempts, tool: Tool, input_hash: str, judgement: Judgement
+) -> RetryDecision:
     """Decide whether the call runs, needs approval, or uses its stored result."""
     if earlier == NEVER_SEEN or judgement.verdict == "deny":
-        return Again(judgement)
+        return RetryDecision(judgement)
     if not earlier.may_have_run:
-        return Again(_add_source(judgement, "allow", "nothing of it has run before"))
+        return RetryDecision(_add_source(judgement, "allow", "nothing of it has run before"))
     if tool.is_read_only and earlier.result is not None and earlier.input_hash == input_hash:
-        return Again(
+        return RetryDecision(
             _add_source(judgement, "allow", GIVEN_AGAIN)._replace(verdict="allow"), earlier.result
         )
     reason = "it may have run before, and is not run again without a new word"
     asks = _add_source(judgement, "ask", reason)
-    return Again(asks._replace(verdict="ask", reason=reason))
+    return RetryDecision(asks._replace(verdict="ask", reason=reason))
 
 
 def _add_source(judgement: Judgement, decision: PolicyDecision, reason: str) -> Judgement:

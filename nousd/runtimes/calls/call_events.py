@@ -11,8 +11,8 @@ from msgspec import UNSET, UnsetType
 
 from nousd.machine.context.text_offload import beginning, deltas
 from nousd.machine.session.closing_events import tool_result_entry
-from nousd.runtimes.calls.admission import Admission, Admitted, Refused
-from nousd.runtimes.calls.hooks import Remark, Shown
+from nousd.runtimes.calls.admission import Admission, AdmittedCall, Refused
+from nousd.runtimes.calls.hooks import Remark, ShownResult
 from nousd.runtimes.calls.host import CallHost, TurnCallHost
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox.trap_watch import remark_of
@@ -35,7 +35,7 @@ class CallEvents:
         self._admission = admission
         verdict = admission.verdict
         self.executed_by: ExecutedBy = (
-            verdict.tool.executed_by if isinstance(verdict, Admitted) else "nousd"
+            verdict.tool.executed_by if isinstance(verdict, AdmittedCall) else "nousd"
         )
         """Whose code carries the call out, if it is carried out."""
         # It can change while the call waits or runs, and counts for the next one.
@@ -60,7 +60,7 @@ class CallEvents:
     def args(self) -> Mapping[str, Any]:
         """The validated arguments, or the model's own if they are invalid."""
         verdict = self._admission.verdict
-        if isinstance(verdict, Admitted):
+        if isinstance(verdict, AdmittedCall):
             final: Mapping[str, Any] = msgspec.to_builtins(verdict.args)
             return final
         return self._call.args
@@ -142,7 +142,7 @@ class CallEvents:
         return []
 
     def build_completion(
-        self, shown: Shown, seconds: float, artifact_id: str | UnsetType = UNSET
+        self, shown: ShownResult, seconds: float, artifact_id: str | UnsetType = UNSET
     ) -> list[events.Event]:
         """Return the end of a started call, with its duration."""
         result, changed_by = shown.result, shown.changed_by or UNSET
@@ -163,9 +163,9 @@ class CallEvents:
         return [completed, *ends]
 
     @property
-    def _admitted(self) -> Admitted:
+    def _admitted(self) -> AdmittedCall:
         verdict = self._admission.verdict
-        assert isinstance(verdict, Admitted), "a call that may not run does not start"
+        assert isinstance(verdict, AdmittedCall), "a call that may not run does not start"
         return verdict
 
     @property

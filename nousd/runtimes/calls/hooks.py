@@ -27,7 +27,7 @@ class Opinion(msgspec.Struct, frozen=True):
     args: Mapping[str, Any] | None = None
 
 
-class Looked(msgspec.Struct, frozen=True):
+class HookOpinions(msgspec.Struct, frozen=True):
     """The opinions of all hooks on a call.
 
     Args:
@@ -41,7 +41,7 @@ class Looked(msgspec.Struct, frozen=True):
     remarks: tuple[Remark, ...] = ()
 
 
-class Shown(msgspec.Struct, frozen=True):
+class ShownResult(msgspec.Struct, frozen=True):
     """The result that the model receives for a call, and the hooks that changed it."""
 
     result: ToolResult
@@ -52,11 +52,13 @@ class Shown(msgspec.Struct, frozen=True):
 class CallHooks(Protocol):
     """The hooks of all extensions on tool calls."""
 
-    async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> Looked:
+    async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> HookOpinions:
         """Ask about a call with valid arguments."""
         ...
 
-    async def after(self, host: CallHost, call: ToolCall, args: Any, result: ToolResult) -> Shown:
+    async def after(
+        self, host: CallHost, call: ToolCall, args: Any, result: ToolResult
+    ) -> ShownResult:
         """Ask for the result that the model receives for a call that ran with these arguments."""
         ...
 
@@ -64,15 +66,17 @@ class CallHooks(Protocol):
 class NoCallHooks:
     """No hooks."""
 
-    async def before(self, _host: CallHost, _tool: Tool, _call: ToolCall, args: Any) -> Looked:
+    async def before(
+        self, _host: CallHost, _tool: Tool, _call: ToolCall, args: Any
+    ) -> HookOpinions:
         """See ``CallHooks.before``."""
-        return Looked(args)
+        return HookOpinions(args)
 
     async def after(
         self, _host: CallHost, _call: ToolCall, _args: Any, result: ToolResult
-    ) -> Shown:
+    ) -> ShownResult:
         """See ``CallHooks.after``."""
-        return Shown(result)
+        return ShownResult(result)
 
 
 NO_CALL_HOOKS: Final = NoCallHooks()

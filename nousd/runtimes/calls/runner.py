@@ -20,10 +20,10 @@ from msgspec import UNSET, UnsetType
 from nousd.errors import StoreError, StoreFull, ToolError, without_frames
 from nousd.machine.policy.denied_paths import DeniedPaths
 from nousd.machine.policy.permission import Judgement
-from nousd.runtimes.calls.admission import Admission, Admitted, Refused, admit, input_hash
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier, StoredResult
+from nousd.runtimes.calls.admission import Admission, AdmittedCall, Refused, admit, input_hash
+from nousd.runtimes.calls.attempts import NEVER_SEEN, EarlierAttempts, StoredResult
 from nousd.runtimes.calls.call_events import CallEvents, ObservedCallEvents, events_of
-from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, Shown
+from nousd.runtimes.calls.hooks import NO_CALL_HOOKS, CallHooks, ShownResult
 from nousd.runtimes.calls.host import CallHost, Question, TurnCallHost
 from nousd.tools.interface import Tool, ToolContext, ToolResult
 from nousd.tools.sandbox.obeyed_links import NO_LINKS
@@ -66,7 +66,7 @@ class CallRunner:
         return CallRunner(lambda _: tools, self._hooks)
 
     async def skip(
-        self, host: TurnCallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
+        self, host: TurnCallHost, call: ToolCall, earlier: EarlierAttempts = NEVER_SEEN
     ) -> ToolResult:
         """End a call that was not started because the user sent another message meanwhile; return its
         result for the model.
@@ -78,7 +78,7 @@ class CallRunner:
         return skipped.events.result
 
     async def execute(
-        self, host: CallHost, call: ToolCall, earlier: Earlier = NEVER_SEEN
+        self, host: CallHost, call: ToolCall, earlier: EarlierAttempts = NEVER_SEEN
     ) -> ToolResult:
         """Run a call, or end it with the reason why it does not run; return its result for the model.
 
@@ -95,9 +95,9 @@ class CallRunner:
         match admission.verdict:
             case Refused() as refused:
                 await carried.refuse(refused, shown=False)
-            case Admitted(result=StoredResult() as result):
+            case AdmittedCall(result=StoredResult() as result):
                 await carried.give_again(result)
-            case Admitted(judgement=judgement) as admitted:
+            case AdmittedCall(judgement=judgement) as admitted:
                 opened: tuple[str, ...] = ()
                 if judgement.verdict == "allow":
                     await carried.start(judgement.reason)
@@ -123,7 +123,7 @@ async def observe(
     """Log a call that an agent program has carried out without asking."""
     said = PolicySource(source="runtime", decision="allow", reason="the agent did not ask")
     judgement = Judgement("allow", said.reason, (said,), rule="")
-    verdict = Admitted(tool, call.args, Access(), judgement)
+    verdict = AdmittedCall(tool, call.args, Access(), judgement)
     hashed = input_hash(call.name, call.args)
     admission = Admission((said,), verdict, hashed, attempt=attempt)
     observed = ObservedCallEvents(host, call, admission)
@@ -132,7 +132,7 @@ async def observe(
         observed.build_approval(said.reason),
         observed.build_start(),
         *observed.build_updates(result.text),
-        *observed.build_completion(Shown(result), seconds),
+        *observed.build_completion(ShownResult(result), seconds),
     )
 
 
@@ -246,7 +246,7 @@ class _Call:
             *self.events.build_end(result, executed=False, artifact_id=stored.artifact_id),
         )
 
-    async def may_run(self, admitted: Admitted) -> bool:
+    async def may_run(self, admitted: AdmittedCall) -> bool:
         """Request approval for the call and start it if approved; else end it."""
         await self.host.stream(*self.events.build_request())
         answer = await self.host.ask(
@@ -281,7 +281,7 @@ class _Call:
             *self.events.build_end(ToolResult(text, is_error=True), executed=False),
         ]
 
-    async def run(self, admitted: Admitted, context: ToolContext, output: _Output) -> None:
+    async def run(self, admitted: AdmittedCall, context: ToolContext, output: _Output) -> None:
         """Run the call and end it. If it is cancelled, report only the files that its commands left."""
         try:
             await self._run(admitted, context, output)
@@ -289,7 +289,7 @@ class _Call:
             if output.left:
                 await self.host.stream(*self.events.build_obeyed_warnings(output.left))
 
-    async def _run(self, admitted: Admitted, context: ToolContext, output: _Output) -> None:
+    async def _run(self, admitted: AdmittedCall, context: ToolContext, output: _Output) -> None:
         self._args = admitted.args
         if admitted.tool.begins_early:
             context = msgspec.structs.replace(context, wait_started=self.host.wait_durable)
@@ -341,7 +341,7 @@ class _Call:
 
     async def _run_after_hooks(
         self, result: ToolResult, artifact_id: str | UnsetType = UNSET
-    ) -> tuple[Shown, str | UnsetType]:
+    ) -> tuple[ShownResult, str | UnsetType]:
         """Run the hooks; return the result for the model, and the artifact with the whole output."""
         shown = await self._hooks.after(self.host, self._call, self._args, result)
         if shown.changed_by and artifact_id is UNSET:

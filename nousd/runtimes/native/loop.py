@@ -21,9 +21,9 @@ from nousd.machine.context import compaction
 from nousd.machine.context import prompt_sections as sources_of
 from nousd.machine.context.compiler import (
     Budget,
-    Compiled,
+    CompiledInput,
     Frame,
-    Grown,
+    InputCache,
     budget_of,
     compile_input,
     what_is_largest,
@@ -34,7 +34,7 @@ from nousd.machine.context.transcript import find_unanswered_calls
 from nousd.machine.session.usage import CallFigures
 from nousd.providers.models.catalog import Models
 from nousd.runtimes.answer_room import AnswerBounds, AnswerRoom
-from nousd.runtimes.calls.attempts import NEVER_SEEN, Earlier
+from nousd.runtimes.calls.attempts import NEVER_SEEN, EarlierAttempts
 from nousd.runtimes.calls.host import RuntimeOpinion
 from nousd.runtimes.calls.runner import CallRunner
 from nousd.runtimes.calls.runtime_policy import NO_POLICY
@@ -166,7 +166,7 @@ class NativeRuntime:
         self,
         host: NativeHost,
         calls: Sequence[ToolCall],
-        earlier: Mapping[str, Earlier] = MappingProxyType({}),
+        earlier: Mapping[str, EarlierAttempts] = MappingProxyType({}),
     ) -> bool:
         """Run the calls one after another; return whether to call the model again.
 
@@ -282,7 +282,7 @@ class NativeRuntime:
     async def _tell(
         self,
         host: NativeHost,
-        compiled: Compiled,
+        compiled: CompiledInput,
         sources: Sequence[model_events.Source] = (),
         remarks: Sequence[events.Event] = (),
     ) -> None:
@@ -309,7 +309,7 @@ class NativeRuntime:
 
     async def plan_cut(
         self, context: Sequence[Entry], choice: ModelChoice
-    ) -> compaction.Cut | None:
+    ) -> compaction.CutPoint | None:
         """See ``Summariser.plan_cut``."""
         # In a small window the kept part must leave room for the answer.
         room = int(self._settings.compact_at * self._window(choice)) // 2
@@ -317,7 +317,7 @@ class NativeRuntime:
 
     async def summarise(
         self,
-        cut: compaction.Cut,
+        cut: compaction.CutPoint,
         choice: ModelChoice,
         *,
         instruction: str | None,
@@ -331,8 +331,8 @@ class NativeRuntime:
         return await self._summary(cut, compiled, nobody_waits, room, report)
 
     async def _summary_input(
-        self, cut: compaction.Cut, choice: ModelChoice, instruction: str | None
-    ) -> Compiled:
+        self, cut: compaction.CutPoint, choice: ModelChoice, instruction: str | None
+    ) -> CompiledInput:
         make = partial(
             compaction.summary_input,
             cut,
@@ -346,8 +346,8 @@ class NativeRuntime:
 
     async def _summary(
         self,
-        cut: compaction.Cut,
-        compiled: Compiled,
+        cut: compaction.CutPoint,
+        compiled: CompiledInput,
         extend_idle_deadline: ExtendIdleDeadline,
         room: AnswerRoom,
         report: Report,
@@ -423,15 +423,15 @@ def _specs(tools: ToolRegistry) -> _Specs:
 class _Call(NamedTuple):
     """A model call that is ready to be made; ``fixed``: its tokens besides the transcript."""
 
-    compiled: Compiled
+    compiled: CompiledInput
     budget: Budget
     sources: tuple[model_events.Source, ...]
     fixed: int
 
 
 async def _compile_context(
-    context: Sequence[Entry], frame: Frame, budget: Budget, grown: Grown
-) -> Compiled:
+    context: Sequence[Entry], frame: Frame, budget: Budget, grown: InputCache
+) -> CompiledInput:
     """Compile an input; in a thread, if that takes so long that other sessions would notice."""
     is_long = len(context) > QUICK_ENTRIES_MAX
     if is_long and (grown.is_saving or grown.new_entries(context) > QUICK_ENTRIES_MAX):
@@ -439,14 +439,14 @@ async def _compile_context(
     return compile_input(context, frame, budget, grown)
 
 
-async def _plan_cut(context: Sequence[Entry], keep_tokens: int) -> compaction.Cut | None:
+async def _plan_cut(context: Sequence[Entry], keep_tokens: int) -> compaction.CutPoint | None:
     """Plan a cut; in a thread, if that takes so long that other sessions would notice."""
     if len(context) <= QUICK_ENTRIES_MAX:
         return compaction.plan_cut(context, keep_tokens)
     return await trio.to_thread.run_sync(compaction.plan_cut, context, keep_tokens)
 
 
-def _choice(compiled: Compiled) -> ModelChoice:
+def _choice(compiled: CompiledInput) -> ModelChoice:
     request = compiled.request
     return ModelChoice(request.provider, request.model, request.thinking, request.sampling)
 

@@ -41,7 +41,7 @@ _COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
 async def write_summary(
     provider: Provider,
     request: ModelInput,
-    cut: compaction.Cut,
+    cut: compaction.CutPoint,
     extend_idle_deadline: ExtendIdleDeadline,
     *,
     room: AnswerRoom,

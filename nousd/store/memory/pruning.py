@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from nousd.machine.projection.retention import STARTS, Joined, Line
+from nousd.machine.projection.retention import STARTS, JoinedDeltas, Line
 from nousd.store.memory.rows import Rows
 from nousd.store.pruning import LogPosition, walk
-from nousd.store.records import Old, Pruned, StoredEvent
+from nousd.store.records import OldDeltas, PruneResult, StoredEvent
 from nousd.wire.events import DELTA_EVENTS
 
 
-def prune(rows: Rows, old: Old) -> Pruned:
+def prune(rows: Rows, old: OldDeltas) -> PruneResult:
     """Do one step; see ``store.pruning.walk``."""
     pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, old)
     return pruned
@@ -40,7 +40,7 @@ class _Events:
             if event.run_id == run_id and event.type in DELTA_EVENTS | STARTS:
                 yield Line(event.seq, event.type, event.line)
 
-    def replace(self, joined: Joined) -> None:
+    def replace(self, joined: JoinedDeltas) -> None:
         rows = self._rows
         index = self._index(joined.seq)
         rows.events[index] = msgspec.structs.replace(rows.events[index], line=joined.line)

@@ -11,7 +11,7 @@ from nousd.store.memory.rows import EntryRow, Rows
 from nousd.store.records import EventFilter, StoredEvent
 from nousd.store.rows import Defaults, InputRow, Path, SessionRow, ToolCallRow
 from nousd.store.session_list import EVERY_SESSION, SessionFilter, SessionPage, is_wanted
-from nousd.store.session_search import SEARCHED_ROLES, Searched, SearchPage, SearchPlace
+from nousd.store.session_search import SEARCHED_ROLES, SearchedMessage, SearchPage, SearchPlace
 from nousd.store.session_search import search as _search
 from nousd.wire.limits import PENDING_COUNTED_MAX
 from nousd.wire.objects.entries import Entry, MessageEntry
@@ -201,12 +201,12 @@ def search(
         bound = touched.get(after.session_id, 0) + (after.seq is not None)
         newest_first = [row for row in newest_first if touched[row.session_id] < bound]
 
-    def messages(session_id: str, below: int | None) -> Iterator[Searched]:
+    def messages(session_id: str, below: int | None) -> Iterator[SearchedMessage]:
         for entry in sorted(rows.entries[session_id].values(), key=_seq_of_entry, reverse=True):
             role = entry.node.role
             if role in SEARCHED_ROLES and (below is None or entry.seq < below):
                 assert isinstance(entry.entry, MessageEntry)
-                yield Searched(entry.seq, entry.entry.id, role, entry.entry.text)
+                yield SearchedMessage(entry.seq, entry.entry.id, role, entry.entry.text)
 
     return _search(newest_first, messages, text, limit=limit, after=after)
 

@@ -23,7 +23,14 @@ from nousd.store.memory import pruning as _pruning_memory
 from nousd.store.memory import queries
 from nousd.store.memory.rows import Rows
 from nousd.store.pending import Outcome, PendingBatches
-from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent, get_put_time
+from nousd.store.records import (
+    Batch,
+    EventFilter,
+    OldDeltas,
+    PruneResult,
+    StoredEvent,
+    get_put_time,
+)
 from nousd.store.write_stats import WriteStats
 from nousd.wire.codec.envelope import number_event
 from nousd.wire.objects.metrics import LogMetrics
@@ -200,7 +207,7 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         return False
 
-    async def prune_deltas(self, old: Old) -> Pruned:
+    async def prune_deltas(self, old: OldDeltas) -> PruneResult:
         await trio.lowlevel.checkpoint()
         self._refuse_if_closing()
         return _pruning_memory.prune(self._rows, old)

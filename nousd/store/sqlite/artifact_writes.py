@@ -22,7 +22,7 @@ from nousd.store.artifacts import PUT_STEP_BYTES, ArtifactInfo, ArtifactSource
 from nousd.store.sqlite import artifacts as steps
 
 
-class Do(Protocol):
+class RunChore(Protocol):
     """Runs a chore in the writer; ``durable``: it is on the disk when it returns."""
 
     def __call__(
@@ -33,7 +33,7 @@ class Do(Protocol):
 class ArtifactWrites:
     """See ``interface.Store.put_artifact``."""
 
-    def __init__(self, do: Do) -> None:
+    def __init__(self, do: RunChore) -> None:
         self._do = do
         self._under_way: Counter[str] = Counter()
 

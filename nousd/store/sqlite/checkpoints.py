@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import apsw
 
 
-class Moved(NamedTuple):
+class CheckpointResult(NamedTuple):
     """How many pages the WAL had, how many of them are in the database, and the seconds that it took."""
 
     pages: int
@@ -24,7 +24,7 @@ class Moved(NamedTuple):
     seconds: float
 
 
-def checkpoint(connection: apsw.Connection, mode: int) -> Moved:
+def checkpoint(connection: apsw.Connection, mode: int) -> CheckpointResult:
     """Move what no reader holds back.
 
     Raises:
@@ -32,7 +32,7 @@ def checkpoint(connection: apsw.Connection, mode: int) -> Moved:
     """
     begun = perf_counter()
     pages, moved = connection.wal_checkpoint(mode=mode)
-    return Moved(pages, moved, perf_counter() - begun)
+    return CheckpointResult(pages, moved, perf_counter() - begun)
 
 
 class Checkpointer:
@@ -47,7 +47,7 @@ class Checkpointer:
         self._vfs: Final = database.open_vfs
         self._connection: apsw.Connection | None = None
         self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="nousd log checkpoints")
-        self._moving: Future[Moved] | None = None
+        self._moving: Future[CheckpointResult] | None = None
 
     def begin(self, then: Callable[[], None]) -> None:
         """Begin to move; ``then`` is called in the other thread when that is over."""
@@ -58,7 +58,7 @@ class Checkpointer:
     def is_busy(self) -> bool:
         return self._moving is not None and not self._moving.done()
 
-    def outcome(self) -> Moved | None:
+    def outcome(self) -> CheckpointResult | None:
         """Wait for what was begun, and return its outcome; None if there is no news.
 
         Raises:
@@ -67,7 +67,7 @@ class Checkpointer:
         moving, self._moving = self._moving, None
         return None if moving is None else moving.result()
 
-    def _move(self) -> Moved:
+    def _move(self) -> CheckpointResult:
         if self._connection is None:
             self._connection = apsw.Connection(self._file, vfs=self._vfs)
             # It knows of the WAL when it has read something.

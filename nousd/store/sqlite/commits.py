@@ -35,13 +35,13 @@ from nousd.machine.projection.row_projection import row_changes
 from nousd.store.records import Batch, StoredEvent, get_put_time
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import rows as _rows_sqlite
-from nousd.store.sqlite.checkpoints import Checkpointer, Moved, checkpoint
+from nousd.store.sqlite.checkpoints import Checkpointer, CheckpointResult, checkpoint
 from nousd.store.sqlite.checksums import Checksums
 from nousd.store.sqlite.database import (
     BUSY_MS_MAX,
     UNREADABLE,
     WAL_PAGES,
-    Opened,
+    OpenedLog,
     is_for_want_of_space,
 )
 from nousd.store.sqlite.many_rows import ManyRows, Row
@@ -85,7 +85,7 @@ class Commits:
     ``write_stats`` counts what is done.
     """
 
-    def __init__(self, opened: Opened, reserve: Reserve) -> None:
+    def __init__(self, opened: OpenedLog, reserve: Reserve) -> None:
         self.write_stats = WriteStats()
         self._connection = opened.connection
         # A statement over many rows notes what it changes, in case it has to be undone. In a file that
@@ -345,7 +345,7 @@ class Commits:
                 self._background_helps = done.moved > self._moved
                 self._note_checkpoint(done)
 
-    def _note_checkpoint(self, done: Moved) -> None:
+    def _note_checkpoint(self, done: CheckpointResult) -> None:
         self._moved = done.moved
         self._checkpoint_at = WAL_PAGES
         self.write_stats.count_checkpoint(done.seconds)

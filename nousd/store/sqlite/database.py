@@ -43,7 +43,7 @@ WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 """Size to which a WAL that grew behind a slow reader is truncated once it is empty."""
 
 
-class Opened(NamedTuple):
+class OpenedLog(NamedTuple):
     """A log that is open for writing.
 
     Args:
@@ -60,7 +60,7 @@ class Opened(NamedTuple):
 
 def open_for_writing(
     path: pathlib.Path, connect: Connect, migrations: Sequence[Migration] = MIGRATIONS
-) -> Opened:
+) -> OpenedLog:
     """Open the database in WAL mode; create or migrate it if necessary.
 
     Raises:
@@ -79,7 +79,7 @@ def open_for_writing(
         with _translate_errors(path, connection):
             head, next_seq = _prepare(connection, migrations)
         undo.pop_all()
-    return Opened(connection, head, next_seq, was_closed)
+    return OpenedLog(connection, head, next_seq, was_closed)
 
 
 def _connect(path: pathlib.Path, connect: Connect) -> apsw.Connection:

@@ -8,16 +8,16 @@ from typing import Final
 import apsw
 import msgspec
 
-from nousd.machine.projection.retention import STARTS, Joined, Line
+from nousd.machine.projection.retention import STARTS, JoinedDeltas, Line
 from nousd.store.pruning import LogPosition, walk
-from nousd.store.records import Old, Pruned
+from nousd.store.records import OldDeltas, PruneResult
 from nousd.store.schema.m006_blocks_of_events import BLOCK
 from nousd.store.sqlite.blocks import blocks_of_runs_down_from
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.events import DELTA_EVENTS
 
 
-def prune(connection: apsw.Connection, old: Old) -> Pruned:
+def prune(connection: apsw.Connection, old: OldDeltas) -> PruneResult:
     """Do one step, inside the open transaction; see ``store.pruning.walk``."""
     begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
     pruned, reached = walk(_Events(connection), begun_at, old)
@@ -63,7 +63,7 @@ class _Events:
             for found, type_, line, version in rows:
                 yield Line(found, type_, lift(line, version))
 
-    def replace(self, joined: Joined) -> None:
+    def replace(self, joined: JoinedDeltas) -> None:
         self._connection.executemany(_DELETE, [(seq,) for seq in joined.gone])
         values = (joined.line, joined.first, EVENT_SCHEMA_VERSION, joined.seq)
         self._connection.execute(_REPLACE, values)

@@ -17,7 +17,7 @@ from nousd.store.session_list import (
     SessionPage,
     fold_text,
 )
-from nousd.store.session_search import SEARCHED_ROLES, Searched, SearchPage, SearchPlace
+from nousd.store.session_search import SEARCHED_ROLES, SearchedMessage, SearchPage, SearchPlace
 from nousd.store.session_search import search as _search
 from nousd.store.sqlite.blocks import SEQ_MAX
 from nousd.wire.codec.late_decoder import LateDecoder
@@ -107,12 +107,12 @@ def search(
     # Read while they are searched, so that no more are read than are.
     rows = map(_session_row, connection.execute(_SEARCHED_SESSIONS, values))
 
-    def messages(session_id: str, below: int | None) -> Iterator[Searched]:
+    def messages(session_id: str, below: int | None) -> Iterator[SearchedMessage]:
         bound = SEQ_MAX if below is None else below
         for seq, entry_id, role, body in connection.execute(
             _SEARCHED_MESSAGES, (session_id, bound)
         ):
-            yield Searched(seq, entry_id, role, _body_decoder.decode(body).text)
+            yield SearchedMessage(seq, entry_id, role, _body_decoder.decode(body).text)
 
     return _search(rows, messages, text, limit=limit, after=after)
 

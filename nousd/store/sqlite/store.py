@@ -19,7 +19,7 @@ from nousd.errors import StoreError, StoreFull
 from nousd.store.artifacts import ArtifactInfo, ArtifactSource
 from nousd.store.interface import Store
 from nousd.store.pending import Outcome, PendingBatches
-from nousd.store.records import Batch, EventFilter, Old, Pruned, StoredEvent
+from nousd.store.records import Batch, EventFilter, OldDeltas, PruneResult, StoredEvent
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
 from nousd.store.sqlite import branching as _branching
 from nousd.store.sqlite import call_queries as _call_queries
@@ -65,13 +65,13 @@ async def open_store(
             await store.aclose()
 
 
-class _Opened(NamedTuple):
+class _OpenedStore(NamedTuple):
     head: int
     commits: Commits
     reserve: Reserve
 
 
-def _open(path: pathlib.Path, connect: Connect) -> _Opened:
+def _open(path: pathlib.Path, connect: Connect) -> _OpenedStore:
     """Open the log, using its reserve if the disk is full."""
     reserve = Reserve(path.with_suffix(RESERVE_SUFFIX), RESERVE_BYTES)
     try:
@@ -82,7 +82,7 @@ def _open(path: pathlib.Path, connect: Connect) -> _Opened:
     commits = Commits(opened, reserve)
     commits.begin()
     reserve.place()
-    return _Opened(opened.head, commits, reserve)
+    return _OpenedStore(opened.head, commits, reserve)
 
 
 def _size_of(path: pathlib.Path) -> int:
@@ -132,7 +132,7 @@ def _read(
 class SqliteStore:
     """See ``interface.Store``."""
 
-    def __init__(self, opened: _Opened, readers: Readers, path: pathlib.Path) -> None:
+    def __init__(self, opened: _OpenedStore, readers: Readers, path: pathlib.Path) -> None:
         self._pending = PendingBatches(opened.head)
         self._write_stats = opened.commits.write_stats
         self._path = path
@@ -213,7 +213,7 @@ class SqliteStore:
     async def flush(self) -> None:
         await self._pending.wait_settled()
 
-    async def prune_deltas(self, old: Old) -> Pruned:
+    async def prune_deltas(self, old: OldDeltas) -> PruneResult:
         return await self._do(lambda rows: _pruning_sqlite.prune(rows, old))
 
     async def put_artifact(

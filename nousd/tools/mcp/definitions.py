@@ -27,7 +27,7 @@ _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _NUMBERS: Final = ("minimum", "maximum", "minLength", "maxLength")
 
 
-class Offered(NamedTuple):
+class OfferedTool(NamedTuple):
     """A tool as its server describes it."""
 
     name: str
@@ -60,7 +60,9 @@ class Definitions(NamedTuple):
 
 
 def definitions_of(
-    spec: ServerSpec, offered: Iterable[Offered], redact: Callable[[str], str] = lambda text: text
+    spec: ServerSpec,
+    offered: Iterable[OfferedTool],
+    redact: Callable[[str], str] = lambda text: text,
 ) -> Definitions:
     """Return the usable tools of a server, in its order.
 
@@ -93,7 +95,7 @@ def tool_name(server: str, tool: str) -> str:
     return f"{_UNUSABLE.sub('_', name)[: _NAME_CHARS_MAX - _HASH_CHARS - 1]}_{digest}"
 
 
-def _fault(tool: Offered, is_known: bool, count: int) -> str:  # noqa: FBT001
+def _fault(tool: OfferedTool, is_known: bool, count: int) -> str:  # noqa: FBT001
     if is_known:
         return "there are two of that name"
     if count >= MCP_TOOLS_MAX:
@@ -110,7 +112,7 @@ def _fault(tool: Offered, is_known: bool, count: int) -> str:  # noqa: FBT001
 
 
 def _definition(
-    spec: ServerSpec, name: str, tool: Offered, redact: Callable[[str], str]
+    spec: ServerSpec, name: str, tool: OfferedTool, redact: Callable[[str], str]
 ) -> Definition:
     schema = expressible({**tool.schema, "type": "object"}, nearest)
     written = json.dumps(schema)

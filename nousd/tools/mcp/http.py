@@ -106,7 +106,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         self,
         inner: httpx2.AsyncByteStream,
         pace: Pace,
-        awaited: Awaited,
+        awaited: AwaitedAnswer,
         waiting: ExitStack,
         *,
         is_stream: bool,
@@ -158,7 +158,7 @@ _T = TypeVar("_T")
 _Id = int | str
 
 
-class Awaited:
+class AwaitedAnswer:
     """One answer, from the sending of its request on.
 
     Args:
@@ -204,17 +204,17 @@ class Answers:
     """The awaited answers, by the ids of their requests."""
 
     def __init__(self) -> None:
-        self._awaited: dict[_Id, Awaited] = {}
+        self._awaited: dict[_Id, AwaitedAnswer] = {}
 
     def __len__(self) -> int:
         return len(self._awaited)
 
     @contextmanager
-    def expect_answer(self, request: httpx2.Request) -> Iterator[Awaited]:
+    def expect_answer(self, request: httpx2.Request) -> Iterator[AwaitedAnswer]:
         """Yield the answer to a request, which is awaited while the block lasts."""
         message = _message_of(request)
         params = message.params if message.method == _CANCELLED else None
-        awaited = Awaited(None if params is None else params.request_id)
+        awaited = AwaitedAnswer(None if params is None else params.request_id)
         if not message.method or message.id is None:
             yield awaited
             return

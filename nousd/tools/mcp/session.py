@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nousd import __version__
 from nousd.errors import NousdError, ToolError, ToolServerFailed
-from nousd.tools.mcp.definitions import Offered
+from nousd.tools.mcp.definitions import OfferedTool
 from nousd.tools.mcp.http import http_streams
 from nousd.tools.mcp.spec import ServerSpec
 from nousd.tools.mcp.stdio import stdio_streams
@@ -74,7 +74,7 @@ class Session:
     def protocol_version(self) -> str:
         return self._client.protocol_version
 
-    async def tools(self) -> list[Offered]:
+    async def tools(self) -> list[OfferedTool]:
         """Return the server's tools: at most one more than can be offered.
 
         Raises:
@@ -82,13 +82,13 @@ class Session:
         """
         if self._client.server_capabilities.tools is None and self._has_handshake:
             return []
-        found: list[Offered] = []
+        found: list[OfferedTool] = []
         cursor: str | None = None
         with _foreign(self._redact_output):
             for _ in range(PAGES_MAX):
                 page = await self._client.list_tools(cursor=cursor)
                 found += [
-                    Offered(tool.name, tool.description or "", tool.input_schema)
+                    OfferedTool(tool.name, tool.description or "", tool.input_schema)
                     for tool in page.tools
                 ]
                 cursor = page.next_cursor
@@ -116,7 +116,7 @@ class Session:
                 result = await self._client.session.send_request(
                     request, _RESULT, progress_callback=on_progress
                 )
-        except _Said as said:
+        except _ServerError as said:
             raise ToolError(f"mcp_error: {said}") from None
         if isinstance(result, mcp_types.InputRequiredResult):
             raise ToolError("mcp_error: the server asks for more input, which nobody can give it")
@@ -139,7 +139,7 @@ class Session:
                 return
 
 
-class _Said(ToolError):
+class _ServerError(ToolError):
     """The server answered with an error."""
 
 
@@ -214,11 +214,13 @@ def _meaning_of(error: BaseException, redact_output: Callable[[str], str]) -> No
         case MCPError(error=told) if told.code == mcp_types.CONNECTION_CLOSED:
             return ToolServerFailed("the connection ended")
         case MCPError(error=told):
-            return _Said(_short(redact_output(told.message)))
+            return _ServerError(_short(redact_output(told.message)))
         case ValidationError():
             fault = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, fault["loc"]))
-            return _Said(f"the answer is not as the protocol has it: {place}: {fault['msg']}")
+            return _ServerError(
+                f"the answer is not as the protocol has it: {place}: {fault['msg']}"
+            )
     if not isinstance(error, OSError | httpx2.HTTPError):
         # Of the SDK, because of what a server sent; or a bug of ours.
         _log.warning("an unexpected end of a conversation with an mcp server", exc_info=error)

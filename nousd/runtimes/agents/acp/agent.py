@@ -12,7 +12,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import INSTRUCTIONS, OF_ANY, Hidden, list_obeyed_paths
+from nousd.runtimes.agents.obeyed import INSTRUCTIONS, OF_ANY, HiddenFiles, list_obeyed_paths
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
@@ -74,13 +74,13 @@ class Acp:
         """See ``Agent.session_basis``: the instructions are told when the session begins."""
         return digest(start.instructions.encode())
 
-    def list_hidden_paths(self, start: Start) -> Hidden:
+    def list_hidden_paths(self, start: Start) -> HiddenFiles:
         """See ``Agent.list_hidden_paths``: the protocol does not say which program it is. Instructions
         come from the daemon, unless the program works with files by itself: then the user may want them
         changed.
         """
         texts = INSTRUCTIONS if start.own_tools == "off" else ()
-        return Hidden(
+        return HiddenFiles(
             list_obeyed_paths(start.workdir, OF_ANY), list_obeyed_paths(start.workdir, texts)
         )
 

@@ -26,7 +26,7 @@ _ASKING_MODE: Final = "default"
 """The mode in which those programs that have it ask before they run their own tools."""
 
 
-class Begun(NamedTuple):
+class BegunSession(NamedTuple):
     """What the program has said of itself, and its session. ``preamble``: what goes before the user's
     first text.
     """
@@ -47,7 +47,7 @@ class Opening:
         self._resume = resume
         self._program = messages.Initialized(_VERSION)
 
-    async def begin(self, serve_tools: Callable[[], Awaitable[dict[str, Any]]]) -> Begun:
+    async def begin(self, serve_tools: Callable[[], Awaitable[dict[str, Any]]]) -> BegunSession:
         """Speak with the program until its session is as ours wants it.
 
         Args:
@@ -72,7 +72,7 @@ class Opening:
         except OSError as error:
             raise AgentFailed(f"there is no socket for its tools: {error.strerror}") from error
         info, able = self._program.agent_info, self._program.agent_capabilities
-        return Begun(
+        return BegunSession(
             version="" if info is None else info.version,
             session_id=session_id,
             models=models,

@@ -15,7 +15,7 @@ from nousd.runtimes.agents.auth import auth_facts
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.claude.life import ClaudeLife
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import Hidden
+from nousd.runtimes.agents.obeyed import HiddenFiles
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.runtimes.agents.tools.mcp_tools import SERVER
 from nousd.tools.environment import filter_environment
@@ -118,14 +118,14 @@ class Claude:
         """See ``Agent.session_basis``."""
         return ""
 
-    def list_hidden_paths(self, start: Start) -> Hidden:
+    def list_hidden_paths(self, start: Start) -> HiddenFiles:
         """See ``Agent.list_hidden_paths``. Programs on one machine write to each other over sockets that
         each makes in such a folder, where its temporary files are.
         """
         given = {**filter_environment(), **self.variables(start)}
         temporary = given.get("CLAUDE_CODE_TMPDIR") or given.get("TMPDIR") or _TEMPORARY
         others = f"{_TEMPORARY}/{_SOCKETS}-{os.getuid()}"
-        return Hidden(meeting=(Path(temporary, _SOCKETS), Path(others)))
+        return HiddenFiles(meeting=(Path(temporary, _SOCKETS), Path(others)))
 
     def life(
         self,

@@ -278,7 +278,7 @@ class ClaudeLife(AgentLife):
 
     async def _answer(self, message: messages.ControlRequest, scope: trio.CancelScope) -> None:
         asked = message.request
-        answers: dict[str, Callable[[messages.Asked], Awaitable[Any]]] = {
+        answers: dict[str, Callable[[messages.ProgramRequest], Awaitable[Any]]] = {
             "hook_callback": self._before_tool,
             "can_use_tool": self._can_use,
             "mcp_message": self._mcp_message,
@@ -298,7 +298,7 @@ class ClaudeLife(AgentLife):
     async def _send_answer(self, id_: str, **fields: Any) -> None:
         await self._send(type="control_response", response={"request_id": id_, **fields})
 
-    async def _before_tool(self, asked: messages.Asked) -> Any:
+    async def _before_tool(self, asked: messages.ProgramRequest) -> Any:
         """Answer the hook before a tool call: ours are judged when they are made, others here."""
         hook = convert(asked.input, messages.HookInput, strict=False)
         listener, ours = self.listener, self._names.get(hook.tool_name)
@@ -324,7 +324,7 @@ class ClaudeLife(AgentLife):
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
         return _decision("allow", "") if against is None else _decision("deny", against)
 
-    async def _can_use(self, asked: messages.Asked) -> Any:
+    async def _can_use(self, asked: messages.ProgramRequest) -> Any:
         """Answer a question about a call. Those that the hook has decided on may run."""
         allowed = {"behavior": "allow", "updatedInput": asked.input or {}}
         if self._start.own_tools != "on" or asked.tool_name in self._names:
@@ -336,7 +336,7 @@ class ClaudeLife(AgentLife):
         against = await self.listener.may_run(call)
         return allowed if against is None else {"behavior": "deny", "message": against}
 
-    async def _mcp_message(self, asked: messages.Asked) -> Any:
+    async def _mcp_message(self, asked: messages.ProgramRequest) -> Any:
         message = decode_json(asked.message, type=messages.McpMessage)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": 0 if message.id is None else message.id}
         if message.id is None:

@@ -148,7 +148,7 @@ class ControlResponse(msgspec.Struct):
     response: Fault
 
 
-class Asked(msgspec.Struct):
+class ProgramRequest(msgspec.Struct):
     """A request of the program."""
 
     subtype: str
@@ -163,7 +163,7 @@ class ControlRequest(msgspec.Struct):
     """``control_request``."""
 
     request_id: str
-    request: Asked
+    request: ProgramRequest
 
 
 class ControlCancel(msgspec.Struct):

@@ -14,7 +14,7 @@ from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.codex.life import CodexLife
 from nousd.runtimes.agents.codex.told import program_settings
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import Hidden
+from nousd.runtimes.agents.obeyed import HiddenFiles
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.envelope import encode_json
@@ -80,9 +80,9 @@ class Codex:
         kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
         return digest(encode_json(kept))
 
-    def list_hidden_paths(self, start: Start) -> Hidden:  # noqa: ARG002
+    def list_hidden_paths(self, start: Start) -> HiddenFiles:  # noqa: ARG002
         """See ``Agent.list_hidden_paths``."""
-        return Hidden()
+        return HiddenFiles()
 
     def life(
         self,

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from nousd.runtimes.agents.auth import auth_facts
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import OF_OPENCODE, Hidden, list_obeyed_paths
+from nousd.runtimes.agents.obeyed import OF_OPENCODE, HiddenFiles, list_obeyed_paths
 from nousd.runtimes.agents.opencode.life import OpencodeLife
 from nousd.runtimes.agents.opencode.told import program_settings
 from nousd.runtimes.agents.spaces import OwnVariables
@@ -106,11 +106,11 @@ class Opencode:
         kept = [str(start.workdir), bool(start.model), bool(start.thinking)]
         return digest(encode_json(kept))
 
-    def list_hidden_paths(self, start: Start) -> Hidden:
+    def list_hidden_paths(self, start: Start) -> HiddenFiles:
         """See ``Agent.list_hidden_paths``: it imports the plugins of each folder up to the root,
         whatever its settings and variables say.
         """
-        return Hidden(list_obeyed_paths(start.workdir, OF_OPENCODE))
+        return HiddenFiles(list_obeyed_paths(start.workdir, OF_OPENCODE))
 
     def life(
         self,

@@ -13,7 +13,7 @@ _PARTS_MAX: Final = 1000
 """Parts of one model call that are shown."""
 
 
-class _Shown:
+class _ShownPart:
     """A part of the model's message that is shown as it comes."""
 
     def __init__(self, type_: str) -> None:
@@ -30,7 +30,7 @@ class Speech:
 
     def __init__(self) -> None:
         self.speaker = ""
-        self._shown: dict[str, _Shown] = {}
+        self._shown: dict[str, _ShownPart] = {}
 
     def clear(self) -> None:
         """Forget the parts, because a model call begins or is repeated."""
@@ -42,7 +42,7 @@ class Speech:
         if shown is None:
             if len(self._shown) >= _PARTS_MAX:
                 return
-            shown = self._shown[part.id] = _Shown(part.type)
+            shown = self._shown[part.id] = _ShownPart(part.type)
         if part.time is not None and part.time.end is not None and not shown.has_text:
             await _show(listener, shown, part.text)
 
@@ -60,7 +60,7 @@ class Speech:
             await listener.usage(_usage(part.tokens), cost_usd=part.cost)
 
 
-async def _show(listener: AgentListener, shown: _Shown, text: str) -> None:
+async def _show(listener: AgentListener, shown: _ShownPart, text: str) -> None:
     if not text:
         return
     # A piece of a text: the event is not kept.

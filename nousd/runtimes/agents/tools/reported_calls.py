@@ -38,7 +38,7 @@ _UNKNOWN_KINDS: Final = frozenset({None, _OTHER})
 _OVER: Final = frozenset({"completed", "failed"})
 
 
-class Observed(NamedTuple):
+class ObservedCall(NamedTuple):
     """A call that the program has carried out itself in so many seconds, without asking."""
 
     call: AgentCall
@@ -46,7 +46,7 @@ class Observed(NamedTuple):
     seconds: float
 
 
-class _Reported(msgspec.Struct):
+class _ReportedCall(msgspec.Struct):
     """A call as far as it is known."""
 
     told: ToolCall
@@ -55,11 +55,13 @@ class _Reported(msgspec.Struct):
     is_settled: bool = False
     since: float = msgspec.field(default_factory=trio.current_time)
 
-    def to_observed(self, result: ToolResult) -> Observed:
+    def to_observed(self, result: ToolResult) -> ObservedCall:
         """Return the call with its result."""
         # Programs without names begin with the name as the title, and then describe the call.
         label = self.title if re.fullmatch(_NAME, self.title) else ""
-        return Observed(to_agent_call(self.told, label), result, trio.current_time() - self.since)
+        return ObservedCall(
+            to_agent_call(self.told, label), result, trio.current_time() - self.since
+        )
 
 
 class ReportedCalls:
@@ -72,7 +74,7 @@ class ReportedCalls:
     def __init__(self, tools: Sequence[AgentTool]) -> None:
         self._ours = {label: tool.name for tool in tools for label in _labels(tool.name)}
         self._of_server = {mcp_name(tool.name): tool.name for tool in tools}
-        self._calls: dict[str, _Reported] = {}
+        self._calls: dict[str, _ReportedCall] = {}
         self._has_news = trio.Event()
         self._reports_calls = True
 
@@ -99,7 +101,7 @@ class ReportedCalls:
         if call.agent_call_id in self._calls:
             self._calls[call.agent_call_id].is_settled = False
 
-    def take(self, told: ToolCall) -> Observed | None:
+    def take(self, told: ToolCall) -> ObservedCall | None:
         """Take a report; return a call of the program's own, with its result, once it is over."""
         reported = self._remember(told)
         if reported.told.status not in _OVER or reported.is_settled or reported.ours is not None:
@@ -109,7 +111,7 @@ class ReportedCalls:
         reported.told.content = reported.told.raw_output = None
         return ended
 
-    def list_unfinished(self) -> list[Observed]:
+    def list_unfinished(self) -> list[ObservedCall]:
         """Return the program's own calls that it has not reported as ended."""
         lost = ToolResult("The agent did not say how the call ended.", is_error=True)
         return [
@@ -148,12 +150,12 @@ class ReportedCalls:
                 return id_
         return ""
 
-    def _remember(self, told: ToolCall) -> _Reported:
+    def _remember(self, told: ToolCall) -> _ReportedCall:
         self._has_news.set()
         self._has_news = trio.Event()
         reported = self._calls.get(told.tool_call_id)
         if reported is None:
-            reported = _Reported(told, told.title or "", self._owner(told))
+            reported = _ReportedCall(told, told.title or "", self._owner(told))
             self._reports_calls |= reported.ours is not None
             if len(self._calls) < _CALLS_MAX:
                 self._calls[told.tool_call_id] = reported
