@@ -40,7 +40,7 @@ WITH_A_LISTENER = """
 import os
 from nousd.tools.sandbox import filter_listener
 close, os.close = os.close, lambda descriptor: None
-assert filter_listener._tried() == []
+assert filter_listener._try_listener() == []
 os.close = close
 print(filter_listener.why_not())
 """

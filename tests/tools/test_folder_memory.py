@@ -30,7 +30,7 @@ class Looker:
     def found(self, names: deny_scan.Names = NAMES) -> list[str]:
         """Return what a command must not change; ``read`` are the folders of this search alone."""
         self.read.clear()
-        found = self.search.closed_by(self.workdir, (), (), names)
+        found = self.search.find_closed_paths(self.workdir, (), (), names)
         return [str(path.relative_to(self.workdir)) for path in found.protected]
 
 

@@ -201,7 +201,7 @@ def test_a_search_before_a_command_counts_for_the_decisions_on_the_next_ones(
         return now[0]
 
     search, reading = Search(clock), (re.compile(ENV),)
-    search.closed_by(tmp_path, reading, (), CHOSEN.names)
+    search.find_closed_paths(tmp_path, reading, (), CHOSEN.names)
     took = now[0]
     assert search.finds_hidden(tmp_path, reading, (), CHOSEN.names)
     assert now[0] == took + 0.01  # looked at the clock once, and at nothing else

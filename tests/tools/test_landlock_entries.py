@@ -261,7 +261,9 @@ def plan_of(held: Repositories, *hidden: Path, is_read_only: bool = False) -> di
 
 
 def test_only_where_something_may_be_written_such_calls_wait(held: Repositories) -> None:
-    entries = set(seccomp.asked_numbers(entries=True)) - set(seccomp.asked_numbers(entries=False))
+    entries = set(seccomp.map_call_numbers(entries=True)) - set(
+        seccomp.map_call_numbers(entries=False)
+    )
     assert len(entries) > 10
     assert entries <= set(plan_of(held)["calls"])
     for top in (held.work, held.work / "sub"):
@@ -311,5 +313,5 @@ def test_the_calls_that_are_asked_about_are_those_that_have_an_answer() -> None:
     assert set(metadata_calls.FORMS) == set(seccomp.METADATA)
     assert set(entry_calls.FORMS) == set(seccomp.ENTRIES)
     known = {*metadata_calls.FORMS, *entry_calls.FORMS}
-    assert set(seccomp.asked_numbers(entries=True).values()) <= known
-    assert set(seccomp.asked_numbers(entries=False).values()) <= set(metadata_calls.FORMS)
+    assert set(seccomp.map_call_numbers(entries=True).values()) <= known
+    assert set(seccomp.map_call_numbers(entries=False).values()) <= set(metadata_calls.FORMS)

@@ -43,7 +43,7 @@ def flood(folder: Path, number: int = 20) -> None:
 
 
 def search_in(search: Search, workdir: Path) -> ClosedByRules:
-    found = search.closed_by(workdir, (), (), NAMES)
+    found = search.find_closed_paths(workdir, (), (), NAMES)
     return ClosedByRules(
         protected=tuple(path.relative_to(workdir) for path in found.protected),
         is_partial=found.is_partial,
@@ -129,7 +129,7 @@ def test_a_path_denied_to_reading_is_closed_to_reading_instead_of_protected(tmp_
     search = Search()
     put(tmp_path, "x/AGENTS.md")
     search_in(search, tmp_path)
-    found = search.closed_by(tmp_path, [re.compile("x")], (), NAMES)
+    found = search.find_closed_paths(tmp_path, [re.compile("x")], (), NAMES)
     assert found == ClosedByRules((tmp_path / "x",), (), False)
 
 
@@ -148,7 +148,7 @@ def test_a_directory_that_cannot_be_listed_is_closed_as_a_whole(
     unseen = Found(named=("a",))
     assert search_in(Search(), tmp_path) == of("a", is_partial=False)
     assert Search().look(tmp_path, NAMES) == unseen
-    found = Search().closed_by(tmp_path, [re.compile("secret")], (), NAMES)
+    found = Search().find_closed_paths(tmp_path, [re.compile("secret")], (), NAMES)
     assert found == ClosedByRules((tmp_path / "a",), (), False, unseen)
 
 

@@ -326,7 +326,7 @@ async def test_the_next_command_removes_a_file_that_a_killed_daemon_began_to_wri
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", killed)
         with pytest.raises(KeyboardInterrupt):
-            MountPlaceholders().made([place]).__enter__()
+            MountPlaceholders().provide([place]).__enter__()
     assert place.read_bytes() == b""
     await sandbox_bench.call("bash", command="true")
     assert not place.exists()

@@ -59,7 +59,7 @@ def test_a_hostile_git_config_is_parsed_within_two_seconds(tmp_path: Path) -> No
     ):
         (tmp_path / ".git" / "config").write_text(content)
         began = time.process_time()
-        assert len(git_folders.closed_in(tmp_path)) < 3 * git_folders.NAMED_MAX
+        assert len(git_folders.find_closed_git_paths(tmp_path)) < 3 * git_folders.NAMED_MAX
         git_folders.outer_git_folders(tmp_path)
         assert time.process_time() - began < 2
 

@@ -24,7 +24,7 @@ import trio
 from nousd.errors import ToolError
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox import mount_placeholders as stand_ins
-from nousd.tools.sandbox.bubblewrap import Bubblewrap, kept
+from nousd.tools.sandbox.bubblewrap import Bubblewrap, restore_links
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
 from nousd.tools.sandbox.visible_paths import Chosen
@@ -327,16 +327,16 @@ def test_a_placeholder_is_created_only_in_its_own_directory(
     sandbox_bench: SandboxBench, outside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     git_init(sandbox_bench.work / "sub")
-    made = MountPlaceholders.made
+    provide = MountPlaceholders.provide
 
     def swapped(
         self: MountPlaceholders, closed: Iterable[Path]
     ) -> AbstractContextManager[tuple[Path, ...]]:
         paths = list(closed)
         Swap(sandbox_bench.work / "sub", outside).do()
-        return made(self, paths)
+        return provide(self, paths)
 
-    monkeypatch.setattr(MountPlaceholders, "made", swapped)
+    monkeypatch.setattr(MountPlaceholders, "provide", swapped)
     before, seen = files_in(outside), []
     hold(sandbox_bench, lambda: seen.append(files_in(outside)))
     assert seen == [before]
@@ -423,7 +423,7 @@ def test_a_link_whose_place_another_command_takes_leaves_no_second_link(
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
     monkeypatch.setattr(os, "rename", taken)
-    with kept([link]):
+    with restore_links([link]):
         link.unlink()
         link.write_text("instead")
     assert [path.name for path in tmp_path.iterdir()] == ["link"]

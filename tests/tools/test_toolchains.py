@@ -170,9 +170,9 @@ def test_a_link_to_the_home_is_not_proposed(home: Path) -> None:
 def test_paths_below_a_shown_one_are_not_hidden(home: Path) -> None:
     put(home, *LAYOUTS["rust"][0])
     [rust] = find_toolchains(home, SYSTEM_PATH)
-    assert rust.hidden_paths([]) == list(rust.paths)
-    assert rust.hidden_paths([home / ".rustup"]) == [home / ".cargo/bin"]
-    assert rust.hidden_paths([home]) == []
+    assert rust.list_hidden_paths([]) == list(rust.paths)
+    assert rust.list_hidden_paths([home / ".rustup"]) == [home / ".cargo/bin"]
+    assert rust.list_hidden_paths([home]) == []
 
 
 # --- commands ----------------------------------------------------------------------------------

@@ -171,7 +171,7 @@ def test_no_file_that_a_command_left_makes_the_look_slow(tmp_path: Path, content
     found = deny_scan.Found(named=tuple(places), repositories=tuple(places))
     watch = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found())
     began = time.process_time()
-    left = watch.left()
+    left = watch.look_again()
     assert time.process_time() - began < 2
     assert left.files
 
@@ -183,7 +183,7 @@ def test_the_look_reads_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).touch()
     found = deny_scan.Found(named=tuple(places))
-    left = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found()).left()
+    left = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found()).look_again()
     assert left.is_partial
     assert len(left.files) == 1
 

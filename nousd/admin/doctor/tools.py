@@ -90,7 +90,7 @@ def toolchains(world: World) -> Iterator[Check]:
     own = (settings.workdir, *settings.workspaces)
     chosen = (*settings.sandbox_paths, *settings.sandbox_write_paths)
     shown = [path.resolve() for path in (*map(Path, SYSTEM_FOLDERS), *own, *chosen)]
-    hidden = {each.name: paths for each in found if (paths := each.hidden_paths(shown))}
+    hidden = {each.name: paths for each in found if (paths := each.list_hidden_paths(shown))}
     visible = [each.name for each in found if each.name not in hidden]
     says = [f"commands in the sandbox see {', '.join(visible)}"] if visible else []
     if not hidden:

@@ -91,7 +91,7 @@ def main(arguments: list[str]) -> None:
 def _enter_namespaces() -> None:
     """Enter namespaces of our own, so that later mounts are private; needs no rights."""
     user, group = os.getuid(), os.getgid()
-    _checked(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS))
+    _check_result(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS))
     _write("/proc/self/setgroups", b"deny")
     _write("/proc/self/uid_map", b"%d %d 1" % (user, user))
     _write("/proc/self/gid_map", b"%d %d 1" % (group, group))
@@ -107,13 +107,15 @@ def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]], etc: list[str])
     for number, (path, outer, _, closed) in enumerate(roots):
         tree = trees[number]
         place = (
-            _staged(str(number), tree) if outer < 0 else _inside(trees[outer], roots[outer], path)
+            _make_mount_point(str(number), tree)
+            if outer < 0
+            else _inside(trees[outer], roots[outer], path)
         )
         _attach(tree, place)
         _close(tree, closed)
         if path.startswith("/etc/"):
             # Bubblewrap can make no place for it in a folder that cannot be written.
-            os.close(_staged(path[1:], tree))
+            os.close(_make_mount_point(path[1:], tree))
 
 
 def _lay_out_etc(paths: list[str]) -> None:
@@ -137,7 +139,7 @@ def _lay_out_etc(paths: list[str]) -> None:
 def _show(path: str, found: int) -> None:
     tree = _tree(found)
     _set(tree, READ_ONLY | NO_OTHER_USERS | NO_DEVICES)
-    place = _staged(path[1:], tree)
+    place = _make_mount_point(path[1:], tree)
     _attach(tree, place)
     os.close(place)
     os.close(tree)
@@ -145,7 +147,7 @@ def _show(path: str, found: int) -> None:
 
 def _root(path: str, *, is_writable: bool) -> int:
     try:
-        tree = _tree(_walked(os.open("/", FOUND), path))
+        tree = _tree(_open_below(os.open("/", FOUND), path))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None
     if not is_writable:
@@ -153,8 +155,8 @@ def _root(path: str, *, is_writable: bool) -> int:
     return tree
 
 
-def _staged(name: str, tree: int) -> int:
-    """Return a place of the same kind in the staging folder."""
+def _make_mount_point(name: str, tree: int) -> int:
+    """Make a place of the same kind in the staging folder, and return its descriptor."""
     place = _place(name)
     if not stat.S_ISDIR(os.fstat(tree).st_mode):
         _write(place, b"")
@@ -172,10 +174,10 @@ def _place(name: str) -> str:
 
 
 def _inside(tree: int, outer: tuple[str, int, bool, dict[str, Any]], path: str) -> int:
-    return _walked(os.dup(tree), os.path.relpath(path, outer[0]))
+    return _open_below(os.dup(tree), os.path.relpath(path, outer[0]))
 
 
-def _walked(folder: int, path: str) -> int:
+def _open_below(folder: int, path: str) -> int:
     """Return a descriptor of a path below an open directory, which is closed."""
     for name in path.split("/"):
         if name:
@@ -235,22 +237,22 @@ def _cover(content: bytes | None, mode: int) -> int:
 def _tree(place: int) -> int:
     """Return the mounts at and below a path, to be mounted again."""
     flags = OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH | os.O_CLOEXEC
-    return _checked(_LIBC.syscall(OPEN_TREE, place, b"", flags))
+    return _check_result(_LIBC.syscall(OPEN_TREE, place, b"", flags))
 
 
 def _set(tree: int, attributes: int) -> None:
     changes = struct.pack("=QQQQ", attributes, 0, 0, 0)
     flags = AT_RECURSIVE | AT_EMPTY_PATH
-    _checked(_LIBC.syscall(MOUNT_SETATTR, tree, b"", flags, changes, len(changes)))
+    _check_result(_LIBC.syscall(MOUNT_SETATTR, tree, b"", flags, changes, len(changes)))
 
 
 def _attach(tree: int, place: int) -> None:
-    _checked(_LIBC.syscall(MOVE_MOUNT, tree, b"", place, b"", FROM_AND_TO_DESCRIPTORS))
+    _check_result(_LIBC.syscall(MOVE_MOUNT, tree, b"", place, b"", FROM_AND_TO_DESCRIPTORS))
 
 
 def _mount(source: str | None, place: str, kind: str | None, flags: int) -> None:
     names = (None if name is None else name.encode() for name in (source, place, kind))
-    _checked(_LIBC.mount(*names, ctypes.c_ulong(flags), None))
+    _check_result(_LIBC.mount(*names, ctypes.c_ulong(flags), None))
 
 
 def _write(path: str, data: bytes) -> None:
@@ -260,7 +262,7 @@ def _write(path: str, data: bytes) -> None:
     os.close(file)
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         reason = TOO_OLD if number == errno.ENOSYS else os.strerror(number)

@@ -66,8 +66,8 @@ def main(arguments: list[str]) -> None:
     try:
         ruleset = _ruleset(plan)
         _drop_capabilities()
-        _checked(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        _checked(_LIBC.syscall(RESTRICT_SELF, ruleset, 0))
+        _check_result(_LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _check_result(_LIBC.syscall(RESTRICT_SELF, ruleset, 0))
         os.close(ruleset)
         _filter_calls(plan["filter"], plan["sender"], int(arguments[0]))
     except OSError as error:
@@ -82,26 +82,26 @@ def main(arguments: list[str]) -> None:
 
 def _ruleset(plan: dict[str, Any]) -> int:
     attributes = struct.pack("=QQQ", plan["handled"], 0, SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
-    ruleset = _checked(_LIBC.syscall(CREATE_RULESET, attributes, len(attributes), 0))
+    ruleset = _check_result(_LIBC.syscall(CREATE_RULESET, attributes, len(attributes), 0))
     for path, rights, is_plain in plan["rules"]:
         try:
-            descriptor = _opened(path, is_plain=is_plain)
+            descriptor = _open_path(path, is_plain=is_plain)
         except OSError:
             continue
         is_folder = stat.S_ISDIR(os.fstat(descriptor).st_mode)
         possible = plan["handled" if is_folder else "of_files"]
         rule = struct.pack("=Qi", rights & possible, descriptor)
-        _checked(_LIBC.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0))
+        _check_result(_LIBC.syscall(ADD_RULE, ruleset, RULE_PATH_BENEATH, rule, 0))
         os.close(descriptor)
     return ruleset
 
 
-def _opened(path: str, *, is_plain: bool) -> int:
+def _open_path(path: str, *, is_plain: bool) -> int:
     flags = os.O_PATH | os.O_CLOEXEC
     if not is_plain:
         return os.open(path, flags)
     how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_SYMLINKS)
-    return _checked(_LIBC.syscall(OPENAT2, AT_FDCWD, os.fsencode(path), how, len(how)))
+    return _check_result(_LIBC.syscall(OPENAT2, AT_FDCWD, os.fsencode(path), how, len(how)))
 
 
 def _drop_capabilities() -> None:
@@ -109,17 +109,17 @@ def _drop_capabilities() -> None:
         # Without the right to it there is nothing to drop: NO_NEW_PRIVS gives none back.
         _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
-    _checked(_LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
+    _check_result(_LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
 
 
 def _filter_calls(program: bytes, sender: int, plan: int) -> None:
     steps = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(steps))
     if sender < 0:
-        _checked(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described, 0, 0))
+        _check_result(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described, 0, 0))
     else:
         number, flags = SECCOMP[os.uname().machine], NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS
-        listener = _checked(_LIBC.syscall(number, SECCOMP_SET_MODE_FILTER, flags, described))
+        listener = _check_result(_LIBC.syscall(number, SECCOMP_SET_MODE_FILTER, flags, described))
         _send(sender, listener, plan)
         os.close(listener)
         os.close(sender)
@@ -138,10 +138,10 @@ def _send(sender: int, *descriptors: int) -> None:
         *(0, 0, ctypes.addressof(piece), 1),
         *(ctypes.addressof(rights), len(head + packed), 0),
     )
-    _checked(_LIBC.sendmsg(sender, message, 0))
+    _check_result(_LIBC.sendmsg(sender, message, 0))
 
 
-def _checked(result: int) -> int:
+def _check_result(result: int) -> int:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

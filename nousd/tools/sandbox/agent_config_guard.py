@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
 
-from nousd.tools.sandbox.nofollow_stat import names_below, opened_folder
+from nousd.tools.sandbox.nofollow_stat import hold_folder, names_below
 
 
 class AgentConfigGuard:
@@ -33,11 +33,11 @@ class AgentConfigGuard:
     @cached_property
     def before(self) -> tuple[Path, ...]:
         """The matching paths that existed when this was first asked for."""
-        return self._found()
+        return self._find_matching()
 
-    def _found(self) -> tuple[Path, ...]:
+    def _find_matching(self) -> tuple[Path, ...]:
         try:
-            with opened_folder(self._folder) as folder:
+            with hold_folder(self._folder) as folder:
                 return tuple(
                     self._folder / parent / name
                     for parent, pattern in self._patterns.items()
@@ -54,19 +54,21 @@ class AgentConfigGuard:
         ]
 
     @contextmanager
-    def kept(self, remarks: list[str]) -> Iterator[None]:
+    def set_aside_new_files(self, remarks: list[str]) -> Iterator[None]:
         """Rename the matching files that were not there before the block, and report them."""
         before = set(self.before)
         try:
             yield
         finally:
-            remarks += [self._set_aside(path) for path in self._found() if path not in before]
+            remarks += [
+                self._set_aside(path) for path in self._find_matching() if path not in before
+            ]
 
     def _set_aside(self, path: Path) -> str:
         name = path.relative_to(self._folder)
         aside = f"set-aside.{os.urandom(4).hex()}.{path.name}"
         try:
-            with opened_folder(path.parent) as folder:
+            with hold_folder(path.parent) as folder:
                 os.rename(path.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             return f"{name} was made by the command and could not be set aside: {error.strerror}"

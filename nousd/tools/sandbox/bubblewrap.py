@@ -46,8 +46,8 @@ from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders, content_of
-from nousd.tools.sandbox.nofollow_stat import opened_folder
-from nousd.tools.sandbox.trap_watch import watched
+from nousd.tools.sandbox.nofollow_stat import hold_folder
+from nousd.tools.sandbox.trap_watch import watch_traps
 from nousd.tools.sandbox.visible_paths import (
     Chosen,
     Places,
@@ -100,17 +100,17 @@ class Bubblewrap:
     def hold(self, request: Request) -> Iterator[SandboxedProcess]:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
-        closed = _resolved(places)
+        closed = _resolve_links(places)
         remarks: list[str] = []
         with ExitStack() as stack:
             # At the very end, when nothing of ours stands in the workspace any more.
-            left = stack.enter_context(watched(places.traps))
+            left = stack.enter_context(watch_traps(places.traps))
             try:
-                stack.enter_context(_replaced_told(request.workdir, closed, remarks))
+                stack.enter_context(_report_replaced(request.workdir, closed, remarks))
                 if places.watched is not None:
-                    stack.enter_context(places.watched.kept(remarks))
-                stack.enter_context(kept(_links(places)))
-                placeholders = stack.enter_context(self._placeholders.made(_makeable(closed)))
+                    stack.enter_context(places.watched.set_aside_new_files(remarks))
+                stack.enter_context(restore_links(_links(places)))
+                placeholders = stack.enter_context(self._placeholders.provide(_makeable(closed)))
                 roots = lay_out(closed, placeholders)
                 plan = stack.enter_context(anonymous_file("plan", _plan(places, roots)))
                 calls = seccomp.program(families=seccomp.INTERNET)
@@ -139,13 +139,13 @@ class Bubblewrap:
             backend=self.name,
             network=request.network,
             is_partial=places.is_partial,
-            mounts=places.shown(TEMPORARY),
+            mounts=places.describe_mounts(TEMPORARY),
             limits=limits,
         )
 
 
 @contextmanager
-def _replaced_told(workdir: Path, places: Places, remarks: list[str]) -> Iterator[None]:
+def _report_replaced(workdir: Path, places: Places, remarks: list[str]) -> Iterator[None]:
     """Report which closed paths have become other files during the block."""
     before = {path: _file_at(path) for path in (*places.hidden, *places.protected)}
     try:
@@ -222,7 +222,7 @@ def _on_the_way(roots: Iterable[Path], closed: Iterable[Path]) -> list[str]:
     return sorted(path for path in folders_around(closed) if path.startswith(inside))
 
 
-def _resolved(places: Places) -> Places:
+def _resolve_links(places: Places) -> Places:
     """Return the paths with every link resolved, because a mount needs the real path."""
 
     def real(paths: Iterable[Path], *within: Path) -> tuple[Path, ...]:
@@ -262,7 +262,7 @@ def _makeable(places: Places) -> Iterator[Path]:
 
 
 @contextmanager
-def kept(links: Iterable[Path]) -> Iterator[None]:
+def restore_links(links: Iterable[Path]) -> Iterator[None]:
     """Restore symbolic links at the end of the block."""
     targets: dict[Path, str] = {}
     for link in links:
@@ -272,7 +272,7 @@ def kept(links: Iterable[Path]) -> Iterator[None]:
         yield
     finally:
         for link, target in targets.items():
-            with suppress(OSError), opened_folder(link.parent) as folder:
+            with suppress(OSError), hold_folder(link.parent) as folder:
                 _keep(folder, link.name, target)
 
 
@@ -326,7 +326,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
 
     Args:
         places: with every link resolved.
-        placeholders: see ``MountPlaceholders.made``.
+        placeholders: see ``MountPlaceholders.provide``.
     """
     closings = [
         *((path, KEEP, None) for path in places.protected),
@@ -334,7 +334,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
         *((path, STAND, content_of(path)) for path in placeholders),
     ]
     roots: list[Root] = []
-    for path, is_writable in _shown(places, [path for path, _, _ in closings]):
+    for path, is_writable in _list_layout_paths(places, [path for path, _, _ in closings]):
         outer = _innermost(path, roots)
         # A path that can be seen or written anyway is part of the one that contains it.
         if outer < 0 or (is_writable and not roots[outer].is_writable):
@@ -347,7 +347,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
     return roots
 
 
-def _shown(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+def _list_layout_paths(places: Places, closed: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
     """Yield each path of the layout, and whether it is writable, outermost first."""
     users = [path for path in places.readable if not is_of_the_machine(path)]
     inside = folders_around((*users, *places.writable, *closed))

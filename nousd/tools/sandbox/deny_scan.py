@@ -167,7 +167,7 @@ class Search:
         self._lock = Lock()
         self._known: OrderedDict[Path, _Known] = OrderedDict()
 
-    def closed_by(
+    def find_closed_paths(
         self,
         workdir: Path,
         reading: Patterns,
@@ -189,8 +189,8 @@ class Search:
             ToolError: not all of the paths that must not be read were found.
         """
         wanted = _Wanted(reading, writing, names)
-        known = self._known_in(workdir)
-        walk, hidden, is_missing = self._hidden(workdir, wanted, known, shown)
+        known = self._get_known(workdir)
+        walk, hidden, is_missing = self._find_hidden(workdir, wanted, known, shown)
         if is_missing and not may_miss:
             raise ToolError(f"sandbox_failed: {UNFOUND}")
         still = [place for place in known.places if _is_still(workdir, place, wanted)]
@@ -200,7 +200,7 @@ class Search:
             hidden=tuple(hidden[:HIDDEN_MAX]),
             protected=tuple(workdir / place for place in known.places),
             is_partial=is_missing or walk.is_partial or len(protected) > PROTECTED_MAX,
-            found=_found(workdir, wanted, known, walk),
+            found=_collect_found(workdir, wanted, known, walk),
         )
 
     def finds_hidden(
@@ -212,16 +212,16 @@ class Search:
         *,
         shown: Sequence[Path] = (),
     ) -> bool:
-        """Return whether ``closed_by`` finds all paths that must not be read: mostly as the last search
-        said, so that a command does not wait for two.
+        """Return whether ``find_closed_paths`` finds all paths that must not be read: mostly as the last
+        search said, so that a command does not wait for two.
         """
-        known = self._known_in(workdir)
+        known = self._get_known(workdir)
         found, until = known.all_found
         if found == tuple(reading) and self._clock() < until:
             return True
-        return not self._hidden(workdir, _Wanted(reading, writing, names), known, shown)[2]
+        return not self._find_hidden(workdir, _Wanted(reading, writing, names), known, shown)[2]
 
-    def _hidden(
+    def _find_hidden(
         self, workdir: Path, wanted: _Wanted, known: _Known, shown: Sequence[Path]
     ) -> tuple[_Walk, list[Path], bool]:
         """Return a walk, the paths that must not be read, and whether some may be missing."""
@@ -244,8 +244,8 @@ class Search:
             hidden: places where nothing can have changed, and whose content is told to nobody.
         """
         wanted = _Wanted((), (), names, hidden)
-        known = self._known_in(workdir)
-        return _found(workdir, wanted, known, self._walk(workdir, wanted, known))
+        known = self._get_known(workdir)
+        return _collect_found(workdir, wanted, known, self._walk(workdir, wanted, known))
 
     def _walk(self, workdir: Path, wanted: _Wanted, known: _Known) -> _Walk:
         """Walk the whole tree now and then, else what is near its top; all of it for denied paths."""
@@ -260,7 +260,7 @@ class Search:
             known.due = began + took / SEARCHING_SHARE_MAX
         return walk
 
-    def _known_in(self, workdir: Path) -> _Known:
+    def _get_known(self, workdir: Path) -> _Known:
         with self._lock:
             known = self._known.setdefault(workdir, _Known())
             self._known.move_to_end(workdir)
@@ -351,7 +351,7 @@ class _Walk:
     def _content(self, folder: str, most: int, *, is_obeyed: bool) -> _Content:
         """Return what is in a folder, among so many of its entries."""
         path = f"{self._workdir}/{folder}"
-        found: _Content | None = self._remembered.found_in(folder, path, is_obeyed)
+        found: _Content | None = self._remembered.look_up(folder, path, is_obeyed)
         if found is not None and found.is_for(most):
             return found
         listing = listing_of(path, most)
@@ -386,8 +386,8 @@ def _name(place: str) -> str:
     return place.rpartition("/")[2]
 
 
-def _found(workdir: Path, wanted: _Wanted, known: _Known, walk: _Walk) -> Found:
-    """Return what a walk found, and what earlier ones did that is still there."""
+def _collect_found(workdir: Path, wanted: _Wanted, known: _Known, walk: _Walk) -> Found:
+    """Return the findings of a walk, and those of earlier ones that are still there."""
     still = [place for place in known.repositories if is_repository(workdir / place)]
     known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
     of_git = [place for place in (*known.places, *walk.named) if _name(place).lower() == ".git"]

@@ -73,10 +73,10 @@ class Detector:
         """Return the result of each backend tried; only the last can be usable."""
         with self._lock:
             if self._findings is None:
-                self._findings = tuple(self._tried())
+                self._findings = tuple(self._try_backends())
             return self._findings
 
-    def _tried(self) -> Iterator[Finding]:
+    def _try_backends(self) -> Iterator[Finding]:
         for name, find in _BACKENDS.items():
             if self._wanted in ("auto", name):
                 finding = find(self._chosen)

@@ -39,13 +39,13 @@ def why_not() -> str | None:
             return f"{_YAMA} forbids looking into one's own processes"
     reasons: list[str] = []
     # A filter is for good, and so for a thread that ends.
-    trial = threading.Thread(target=lambda: reasons.extend(_tried()))
+    trial = threading.Thread(target=lambda: reasons.extend(_try_listener()))
     trial.start()
     trial.join()
     return reasons[0] if reasons else None
 
 
-def _tried() -> list[str]:
+def _try_listener() -> list[str]:
     """Return why this thread's filter can have no listener, nothing if it has one now."""
     libc = ctypes.CDLL(None, use_errno=True)
     steps = ctypes.create_string_buffer(_ALLOW_ALL, len(_ALLOW_ALL))

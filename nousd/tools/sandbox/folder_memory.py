@@ -119,8 +119,8 @@ class Remembered:
         self._seen = seen
         self._settled_ns = now_ns - UNSETTLED_NS
 
-    def found_in(self, place: str, path: str, key: Hashable) -> Any:
-        """Return what was found in the folder at a place; None if it has to be read.
+    def look_up(self, place: str, path: str, key: Hashable) -> Any:
+        """Return the findings in the folder at a place; None if it has to be read.
 
         Raises:
             OSError: it is not there, or out of reach.

@@ -69,7 +69,7 @@ class ObeyedByGit(NamedTuple):
     is_partial: bool = False
 
 
-def closed_in(folder: Path, *tops: Path) -> ObeyedByGit:
+def find_closed_git_paths(folder: Path, *tops: Path) -> ObeyedByGit:
     """Return the paths of a workspace or git directory that must not change, existing or not.
 
     Args:
@@ -77,24 +77,26 @@ def closed_in(folder: Path, *tops: Path) -> ObeyedByGit:
     """
     git = folder / ".git"
     if _is_of_git(folder):
-        return _closed_of_git(folder, folder.parent, *tops)
+        return _find_closed_in_git_folder(folder, folder.parent, *tops)
     worktrees, is_partial = _first((folder / WORKTREES).glob("*/.git"), WORKTREES_MAX)
     if _is_of_git(git) and not git.is_symlink():
-        closed = _closed_of_git(git, folder)
+        closed = _find_closed_in_git_folder(git, folder)
     else:
-        named = named_in(folder)
+        named = find_paths_named_in(folder)
         closed = ObeyedByGit((git, *named.paths), named.is_partial)
     return ObeyedByGit((*closed.paths, *worktrees), closed.is_partial or is_partial)
 
 
 def git_folders_among(closed: Iterable[str]) -> frozenset[str]:
-    """Return the git directories of which ``closed_in`` has closed parts, and not all."""
+    """Return the git directories of which ``find_closed_git_paths`` has closed parts, and not all."""
     name = f"/{_COMMON}"
     return frozenset(path.removesuffix(name) for path in closed if path.endswith(name))
 
 
-def _closed_of_git(git: Path, *tops: Path) -> ObeyedByGit:
-    """The directory of a worktree names the config that applies there, wherever that is."""
+def _find_closed_in_git_folder(git: Path, *tops: Path) -> ObeyedByGit:
+    """Return the closed paths of a git directory; that of a worktree names the config that applies
+    there, wherever that is.
+    """
     worktrees, are_many = _first((git / "worktrees").glob("*"), WORKTREES_MAX)
     # Of too many none may change, nor may another be made.
     of_worktrees = (
@@ -107,22 +109,22 @@ def _closed_of_git(git: Path, *tops: Path) -> ObeyedByGit:
             if os.path.isdir(folder)  # noqa: PTH112
         ]
     )
-    named = named_by(git, *tops)
+    named = find_paths_named_by(git, *tops)
     return ObeyedByGit(
         (*(git / name for name in _RUNS), *of_worktrees, *named.paths), named.is_partial
     )
 
 
-def named_in(folder: Path) -> ObeyedByGit:
+def find_paths_named_in(folder: Path) -> ObeyedByGit:
     """Return the files and directories elsewhere that git obeys because a folder has ``.git``, which
     may be a file that names a worktree's or submodule's git directory.
     """
-    found = [named_by(git, folder) for git in _git_folders_of(folder)]
+    found = [find_paths_named_by(git, folder) for git in _git_folders_of(folder)]
     paths = dict.fromkeys(path for each in found for path in each.paths)
     return ObeyedByGit(tuple(paths), any(each.is_partial for each in found))
 
 
-def named_above(workdir: Path) -> ObeyedByGit:
+def find_paths_named_above(workdir: Path) -> ObeyedByGit:
     """Return the same for the repository that a folder without ``.git`` lies in; without one,
     for the one that it may become, because the user's own config applies in each.
     """
@@ -130,21 +132,24 @@ def named_above(workdir: Path) -> ObeyedByGit:
         return ObeyedByGit()
     holders = (above for above in workdir.parents if os.path.lexists(f"{above}/.git"))
     holder = next(holders, None)
-    return named_by(workdir / ".git", workdir) if holder is None else named_in(holder)
+    if holder is None:
+        return find_paths_named_by(workdir / ".git", workdir)
+    return find_paths_named_in(holder)
 
 
 def _git_folders_of(folder: Path) -> tuple[Path, ...]:
     """Return the git directory of a folder, and the one that it shares as a worktree."""
     if _is_of_git(git := folder / ".git"):
         return (git,)
-    named = _named(git, "gitdir:", folder)
-    common = None if named is None else _named(named / "commondir", "", named)
+    named = _read_named_folder(git, "gitdir:", folder)
+    common = None if named is None else _read_named_folder(named / "commondir", "", named)
     return tuple(found for found in (named, common) if found is not None)
 
 
-def named_by(git: Path, *tops: Path) -> ObeyedByGit:
-    """Return the files and directories elsewhere that git obeys with a git directory: what its configs,
-    the user's own and those that they include name, these configs, and what its parts are links to.
+def find_paths_named_by(git: Path, *tops: Path) -> ObeyedByGit:
+    """Return the files and directories elsewhere that git obeys with a git directory: those that its
+    configs, the user's own and those that they include name, these configs, and the targets of its
+    parts that are links.
 
     Args:
         tops: the folders that git may work in with it.
@@ -280,10 +285,10 @@ def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path,
     Args:
         hidden: paths that are never among them.
     """
-    named = _named(workdir / ".git", "gitdir:", workdir)
+    named = _read_named_folder(workdir / ".git", "gitdir:", workdir)
     if named is None or not _leads_back(named, workdir):
         return ()
-    common = _named(named / "commondir", "", named) or named
+    common = _read_named_folder(named / "commondir", "", named) or named
     found = dict.fromkeys((common, named))
     outside = [path for path in found if not lies_in(path, workdir)]
     if any(_meets(path, closed) for path in outside for closed in hidden):
@@ -291,7 +296,7 @@ def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path,
     return tuple(outside)
 
 
-def _named(file: Path, prefix: str, base: Path) -> Path | None:
+def _read_named_folder(file: Path, prefix: str, base: Path) -> Path | None:
     """Return the directory that a file names; None if there is no such file or directory."""
     text = _text(file)
     if not text.startswith(prefix):

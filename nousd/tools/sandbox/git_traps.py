@@ -34,9 +34,9 @@ from nousd.tools.sandbox.obeyed_states import (
     BYTES_MAX,
     LINK_BYTES_MAX,
     State,
-    changed_since,
     drivers,
     folder,
+    has_changed_since,
     leads_two_up,
     whole,
     whole_file,
@@ -107,7 +107,7 @@ class GitLook:
             yield from self._if_there(name, whole)
         # As another folder has it, there is no telling which work tree.
         top = self._git.parent if self._git.name == ".git" else None
-        for index in ("index", *self._shared_indexes()):
+        for index in ("index", *self._list_shared_indexes()):
             yield from self._of_index(index, top)
         for worktree in self._names("worktrees", _WORKTREES_MAX):
             part = f"worktrees/{worktree}/"
@@ -116,9 +116,9 @@ class GitLook:
             yield from self._if_there(f"{part}config.worktree", whole)
             yield from self._if_there(f"{part}commondir", _commondir)
         yield from self._of_a_rebase("")
-        yield from self._walked()
+        yield from self._walk_folder()
 
-    def _shared_indexes(self) -> Iterator[str]:
+    def _list_shared_indexes(self) -> Iterator[str]:
         yield from (entry.name for entry in self._top if entry.name.startswith(_SHARED_INDEX))
 
     def _of_index(self, name: str, top: Path | None) -> Iterator[tuple[str, State | None]]:
@@ -176,7 +176,7 @@ class GitLook:
         self.is_partial |= len(found) > most
         return found[:most]
 
-    def _walked(self) -> Iterator[tuple[str, State | None]]:
+    def _walk_folder(self) -> Iterator[tuple[str, State | None]]:
         """Yield links, and repositories, of the whole folder."""
         ahead = deque([""])
         left = ENTRIES_MAX
@@ -206,7 +206,9 @@ class GitLook:
 
     def _in_fan_out(self, place: str) -> Iterator[tuple[str, State | None]]:
         """Yield whatever is no file in a folder that has changed."""
-        if self._began_ns is None or not changed_since(f"{self._place}/{place}", self._began_ns):
+        if self._began_ns is None or not has_changed_since(
+            f"{self._place}/{place}", self._began_ns
+        ):
             return
         for entry in self._entries(place, ENTRIES_MAX):
             if not entry.is_file(follow_symlinks=False):

@@ -50,7 +50,7 @@ from nousd.tools.sandbox import filter_listener, seccomp
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.git_folders import git_folders_among
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
-from nousd.tools.sandbox.trap_watch import watched
+from nousd.tools.sandbox.trap_watch import watch_traps
 from nousd.tools.sandbox.visible_paths import (
     Chosen,
     Places,
@@ -161,7 +161,7 @@ class Landlock:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
         with ExitStack() as stack:
-            left = stack.enter_context(watched(places.traps))
+            left = stack.enter_context(watch_traps(places.traps))
             try:
                 temporary = stack.enter_context(temporary_folder(_TEMPORARY))
                 home = _make_home(temporary, places, request)
@@ -192,7 +192,7 @@ class Landlock:
             backend=self.name,
             network=request.network,
             is_partial=places.is_partial,
-            mounts=places.shown(str(temporary)),
+            mounts=places.describe_mounts(str(temporary)),
             limits=self._chosen.limits.facts(),
         )
 
@@ -243,7 +243,7 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
             asks_about_reading=makes_entries and not all(parted.values()),
         ),
         "sender": sender,
-        "calls": seccomp.asked_numbers(entries=makes_entries),
+        "calls": seccomp.map_call_numbers(entries=makes_entries),
         "whole": [os.fsencode(path) for path, rights, _ in rules if rights & _TRUNCATE],
         "parted": {os.fsencode(path): is_read for path, is_read in parted.items()}
         if makes_entries
@@ -268,15 +268,15 @@ class _Closed(NamedTuple):
     files: frozenset[File]
 
 
-def _closed(paths: Iterable[str]) -> _Closed:
+def _build_closed(paths: Iterable[str]) -> _Closed:
     closed = frozenset(paths)
-    return _Closed(closed, folders_around(closed), frozenset(_linked(closed)))
+    return _Closed(closed, folders_around(closed), frozenset(_find_linked(closed)))
 
 
 def _unwritable(places: Places) -> _Closed:
-    """Return what stays as it is; rights apply to the real file: for a link, its target."""
+    """Return the paths that stay as they are; rights apply to the real file: for a link, its target."""
     given = places.protected
-    return _closed((*map(str, (*given, *places.hidden)), *real_paths(given)))
+    return _build_closed((*map(str, (*given, *places.hidden)), *real_paths(given)))
 
 
 def _rules(
@@ -290,11 +290,11 @@ def _rules(
     """
     rules: list[Rule] = []
     parted: dict[str, bool] = {}
-    hidden = _closed(map(str, places.hidden))
+    hidden = _build_closed(map(str, places.hidden))
     # A link on the way to a path that is not the system's was made meanwhile, by a program.
     for root in places.writable:
         is_plain = not is_of_the_machine(root)
-        for path, is_whole in _opened(root, closed):
+        for path, is_whole in _list_openable(root, closed):
             if is_whole:
                 rights = WRITE & ~_LINKS if lies_in_any(path, git) else WRITE
                 rules.append((path, rights, is_plain))
@@ -302,7 +302,7 @@ def _rules(
                 parted[path] = True
     for root in (*places.readable, *places.writable):
         is_plain = not is_of_the_machine(root)
-        for path, is_whole in _opened(root, hidden):
+        for path, is_whole in _list_openable(root, hidden):
             rules.append((path, READ if is_whole else _READ_FOLDER, is_plain))
             if not is_whole and path in parted:
                 parted[path] = False
@@ -314,7 +314,7 @@ def _rules(
     return rules, parted
 
 
-def _linked(paths: Iterable[str]) -> Iterator[File]:
+def _find_linked(paths: Iterable[str]) -> Iterator[File]:
     """Yield the files with several names among some paths."""
     for path in paths:
         with suppress(OSError):
@@ -323,17 +323,17 @@ def _linked(paths: Iterable[str]) -> Iterator[File]:
                 yield file_of(status)
 
 
-def _opened(root: Path, closed: _Closed) -> Iterator[tuple[str, bool]]:
-    """Yield what can be opened as a whole below a path, and the directories that cannot."""
+def _list_openable(root: Path, closed: _Closed) -> Iterator[tuple[str, bool]]:
+    """Yield the paths that can be opened as a whole below a path, and the directories that cannot."""
     if not lies_in_one_of(root, closed.paths):
-        yield from _opened_below(str(root), closed)
+        yield from _list_openable_below(str(root), closed)
 
 
-def _opened_below(path: str, closed: _Closed) -> Iterator[tuple[str, bool]]:
-    """See ``_opened``; nothing closed is around the path."""
+def _list_openable_below(path: str, closed: _Closed) -> Iterator[tuple[str, bool]]:
+    """See ``_list_openable``; nothing closed is around the path."""
     if path in closed.paths:
         return
-    if closed.files and any(file in closed.files for file in _linked((path,))):
+    if closed.files and any(file in closed.files for file in _find_linked((path,))):
         return
     # Unlike Path.is_dir, this works in directories that we cannot read.
     if path not in closed.around or not os.path.isdir(path):  # noqa: PTH112
@@ -343,4 +343,4 @@ def _opened_below(path: str, closed: _Closed) -> Iterator[tuple[str, bool]]:
     with suppress(PermissionError), os.scandir(path) as entries:
         for entry in entries:
             if not entry.is_symlink():
-                yield from _opened_below(entry.path, closed)
+                yield from _list_openable_below(entry.path, closed)

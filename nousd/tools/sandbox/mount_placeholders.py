@@ -24,7 +24,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
-from nousd.tools.sandbox.nofollow_stat import listed, opened_folder, steps_to
+from nousd.tools.sandbox.nofollow_stat import hold_folder, list_names, steps_to
 
 _FOLDER_MODE: Final = stat.S_ISVTX | 0o755
 _FILE_MODE: Final = stat.S_ISVTX | 0o644
@@ -71,7 +71,7 @@ class MountPlaceholders:
         self._standing: dict[Path, _Standing] = {}
 
     @contextmanager
-    def made(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
+    def provide(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
         """Provide something to stand on for each path that does not exist, or exists only because of
         another call, another daemon or a killed one: the first missing part of it.
 
@@ -112,20 +112,20 @@ class MountPlaceholders:
                 if part == left[0]:
                     return self._try_in(folder, left, taken)
                 if _is_missing(folder, part.name):
-                    taken.append(self._stood(folder, part))
+                    taken.append(self._acquire(folder, part))
                     return None
         return None
 
     def _try_in(self, folder: int, left: list[Path], taken: list[_Standing]) -> None:
         while left:
             if _is_missing(folder, left[0].name):
-                taken.append(self._stood(folder, left[0]))
+                taken.append(self._acquire(folder, left[0]))
             del left[0]
 
-    def _stood(self, folder: int, path: Path) -> _Standing:
+    def _acquire(self, folder: int, path: Path) -> _Standing:
         standing = self._standing.get(path)
         if standing is None or not standing.is_in(folder):
-            standing = self._standing[path] = _made(folder, path)
+            standing = self._standing[path] = _make_and_lock(folder, path)
         standing.users += 1
         return standing
 
@@ -164,7 +164,7 @@ def _is_missing(folder: int, name: str) -> bool:
         if not _is_marked(status.st_mode):
             return False
         if stat.S_ISDIR(status.st_mode):
-            return not listed(folder, name)
+            return not list_names(folder, name)
         content = _FILES.get(name)
         return content is not None and _is_file_of(folder, name, status, content)
     except FileNotFoundError:
@@ -188,8 +188,8 @@ def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) 
         os.close(descriptor)
 
 
-def _made(folder: int, path: Path) -> _Standing:
-    """Make what stands in, unless it stands already, and locks it against its removal by others."""
+def _make_and_lock(folder: int, path: Path) -> _Standing:
+    """Make a placeholder, unless it stands already, and lock it against its removal by others."""
     name, content = path.name, content_of(path)
     with suppress(FileExistsError):
         if content is None:
@@ -233,7 +233,7 @@ def _remove(parent: Path, several: Sequence[_Standing]) -> None:
     with ExitStack() as stack:
         for standing in several:
             stack.callback(os.close, standing.descriptor)
-        with suppress(OSError), opened_folder(parent) as folder:
+        with suppress(OSError), hold_folder(parent) as folder:
             for standing in several:
                 with suppress(OSError):
                     _remove_from(folder, standing)

@@ -19,7 +19,7 @@ _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
-def opened_folder(path: Path) -> Iterator[int]:
+def hold_folder(path: Path) -> Iterator[int]:
     """Provide a descriptor of a directory, for names below it.
 
     Args:
@@ -60,14 +60,14 @@ def names_below(folder: int, way: Sequence[str]) -> list[str]:
     try:
         below = open_below(os.dup(folder), way)
         try:
-            return sorted(listed(below, "."))
+            return sorted(list_names(below, "."))
         finally:
             os.close(below)
     except OSError:
         return []
 
 
-def listed(folder: int, name: str) -> list[str]:
+def list_names(folder: int, name: str) -> list[str]:
     """Return the names in a folder of an open one."""
     descriptor = os.open(name, _LISTED, dir_fd=folder)
     try:

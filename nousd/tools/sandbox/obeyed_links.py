@@ -53,7 +53,7 @@ class ObeyedLinks:
         """
         if self._names is None:
             return ""
-        links = tuple(_resolved(workdir, _walked(workdir, self._names())))
+        links = tuple(_resolve_links(workdir, _walk_links(workdir, self._names())))
         for place in ("/".join(parts) for parts in paths):
             for link in links:
                 if place == link.target or place.startswith(f"{link.target}/"):
@@ -72,10 +72,10 @@ def links_among(workdir: Path, named: Sequence[str]) -> tuple[Link, ...]:
     Args:
         named: files and folders with names that programs obey, relative to it.
     """
-    return tuple(_resolved(workdir, _links_at(workdir, named)))
+    return tuple(_resolve_links(workdir, _links_at(workdir, named)))
 
 
-def _walked(workdir: Path, names: Names) -> Iterator[str]:
+def _walk_links(workdir: Path, names: Names) -> Iterator[str]:
     """Yield the links with such names, and those in folders with such names, near the top first."""
     ahead = deque([("", False)])
     left = SHORT_ENTRIES_MAX
@@ -99,7 +99,7 @@ def _walked(workdir: Path, names: Names) -> Iterator[str]:
             continue
 
 
-def _resolved(workdir: Path, places: Iterator[str]) -> Iterator[Link]:
+def _resolve_links(workdir: Path, places: Iterator[str]) -> Iterator[Link]:
     for place in islice(dict.fromkeys(islice(places, _ENTRIES_MAX)), LINKS_MAX):
         # Unlike Path.resolve, this bears loops.
         target = Path(os.path.realpath(workdir / place))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nousd.tools.fs.git_layout import obeyed_by_git
 from nousd.tools.fs.outside_paths import Parts
-from nousd.tools.sandbox.git_folders import ObeyedByGit, named_above, named_in
+from nousd.tools.sandbox.git_folders import ObeyedByGit, find_paths_named_above, find_paths_named_in
 from nousd.tools.sandbox.obeyed_links import ObeyedLinks
 
 
@@ -25,20 +25,20 @@ def why_obeyed(workdir: Path, links: ObeyedLinks, results: Mapping[Parts, bytes 
     """
     return (
         obeyed_by_git(workdir, results)
-        or _named_by_git(workdir, results)
+        or _why_git_names(workdir, results)
         or links.leading_to(workdir, results.keys())
     )
 
 
-def _named_by_git(workdir: Path, resolved: Iterable[Parts]) -> str:
+def _why_git_names(workdir: Path, resolved: Iterable[Parts]) -> str:
     """Return why git would obey a file although it is outside of the git directory; "" if not."""
-    above = named_above(workdir)
+    above = find_paths_named_above(workdir)
     named: dict[Parts, ObeyedByGit] = {}
     for parts in resolved:
         path = os.path.normpath(workdir.joinpath(*parts))
         for folder in (parts[:count] for count in range(len(parts))):
             if folder not in named:
-                named[folder] = named_in(workdir.joinpath(*folder))
+                named[folder] = find_paths_named_in(workdir.joinpath(*folder))
         around = [above, *(named[parts[:count]] for count in range(len(parts)))]
         if any(_is_in(path, found.paths) for found in around):
             return f"the repository's config or hooks name {'/'.join(parts)}, which git obeys"

@@ -255,7 +255,7 @@ def why_not() -> str | None:
     return f"there are no numbers of system calls for {machine}"
 
 
-def asked_numbers(*, entries: bool) -> dict[int, str]:
+def map_call_numbers(*, entries: bool) -> dict[int, str]:
     """Return number -> name of this machine's calls in ``METADATA``, and of those in ``ENTRIES``."""
     column = ARCHITECTURES[platform.machine()][1]
     calls = METADATA | ENTRIES if entries else METADATA

@@ -176,7 +176,7 @@ class Toolchain(NamedTuple):
     paths: tuple[Path, ...]
     left_out: int = 0
 
-    def hidden_paths(self, shown: Collection[Path]) -> list[Path]:
+    def list_hidden_paths(self, shown: Collection[Path]) -> list[Path]:
         """Return the paths that do not lie in any of the ``shown`` ones, which are resolved."""
         return [
             path

@@ -30,9 +30,9 @@ from nousd.tools.sandbox.deny_scan import Found, Names
 from nousd.tools.sandbox.git_traps import LAZYGIT, OF_A_REBASE, GitLook
 from nousd.tools.sandbox.obeyed_states import (
     State,
-    changed_since,
     drivers,
     folder,
+    has_changed_since,
     link_of_git,
     whole,
 )
@@ -109,13 +109,13 @@ class TrapWatch:
     def _and_outside(self, found: Found) -> Found:
         return found._replace(repositories=(*found.repositories, *self._outside))
 
-    def left(self) -> Left:
-        """Look again, and return what is new or different."""
+    def look_again(self) -> Left:
+        """Look at the workspace again, and return the files that are new or different."""
         states, is_partial = _read(self._workdir, self._and_outside(self._look()), self._began_ns)
         new = {place for place, state in states.items() if self._is_new(place, state)}
         # What lies in a new folder is named by that.
         changed = [place for place in states if place in new and new.isdisjoint(_above(place))]
-        named = tuple(map(self._named, changed[:NAMED_MAX]))
+        named = tuple(map(self._describe_file, changed[:NAMED_MAX]))
         return Left(named, is_partial or len(changed) > NAMED_MAX)
 
     def _is_new(self, place: str, state: State) -> bool:
@@ -130,9 +130,9 @@ class TrapWatch:
                 return False
         if before is not None or not self._was_partial:
             return state != before
-        return changed_since(self._workdir / place, self._began_ns)
+        return has_changed_since(self._workdir / place, self._began_ns)
 
-    def _named(self, place: str) -> ObeyedFile:
+    def _describe_file(self, place: str) -> ObeyedFile:
         path = _printable(place)
         if place.endswith(OF_A_REBASE):
             return ObeyedFile(path=path, program=_GIT, when="continues the rebase or cherry-pick")
@@ -146,13 +146,13 @@ class TrapWatch:
 
 
 @contextmanager
-def watched(traps: TrapWatch | None) -> Iterator[list[Left]]:
+def watch_traps(traps: TrapWatch | None) -> Iterator[list[Left]]:
     """Provide a list that holds the one result at the end of the block."""
     results: list[Left] = []
     try:
         yield results
     finally:
-        results.append(Left() if traps is None else traps.left())
+        results.append(Left() if traps is None else traps.look_again())
 
 
 def _above(place: str) -> Iterator[str]:

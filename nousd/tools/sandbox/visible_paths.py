@@ -21,7 +21,12 @@ from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, tar
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
 from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, ClosedByRules, Found, Names, Search
-from nousd.tools.sandbox.git_folders import ObeyedByGit, closed_in, named_above, outer_git_folders
+from nousd.tools.sandbox.git_folders import (
+    ObeyedByGit,
+    find_closed_git_paths,
+    find_paths_named_above,
+    outer_git_folders,
+)
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
 from nousd.tools.sandbox.obeyed_links import links_among
@@ -204,7 +209,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         path = os.pathsep.join((*more, *(given or os.defpath.split(os.pathsep))))
         return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
-    def shown(self, temporary: str) -> tuple[str, ...]:
+    def describe_mounts(self, temporary: str) -> tuple[str, ...]:
         """Return the facts for an event; of many denied paths only the first."""
         return (
             *(f"{path}:ro" for path in self.readable if not lies_in(path, "/etc")),
@@ -234,7 +239,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     writable = [*filter(_is_plain, chosen.write_paths)]
     (readable if request.is_read_only else writable).extend(own)
     watched = AgentConfigGuard(workdir, chosen.protected)
-    by_rules = search.closed_by(
+    by_rules = search.find_closed_paths(
         workdir,
         request.reading,
         _of_rules(request.writing, chosen),
@@ -242,12 +247,12 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
         shown=_of_the_user(chosen),
         may_miss=request.may_miss,
     )
-    closed = _hidden((*request.hidden, *by_rules.hidden), (*readable, *writable))
+    closed = _select_hidden((*request.hidden, *by_rules.hidden), (*readable, *writable))
     hidden = tuple(dict.fromkeys(closed))
     protected: tuple[Path, ...] = ()
     is_partial = False
     if not request.is_read_only:
-        found, is_partial = _protected(own, chosen, watched, by_rules, hidden)
+        found, is_partial = _find_protected(own, chosen, watched, by_rules, hidden)
         protected = tuple(path for path in found if _can_change(path, writable))
     return Places(
         readable=tuple(readable),
@@ -261,7 +266,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
     )
 
 
-def _protected(
+def _find_protected(
     own: Sequence[Path],
     chosen: Chosen,
     watched: AgentConfigGuard,
@@ -274,7 +279,7 @@ def _protected(
         own: the workspace, and the directories outside of it that belong to its repository.
     """
     workdir = own[0]
-    of_git = _closed_of_git(own, by_rules)
+    of_git = _find_closed_in_repositories(own, by_rules)
     protected = [
         *watched.before,
         *(workdir / name for name in chosen.reserved),
@@ -290,8 +295,9 @@ def _protected(
     return (*protected, *others.paths), is_partial
 
 
-def _closed_of_git(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
-    """Return what must not change because git obeys it, and the other protected paths of the workspace.
+def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
+    """Return the paths that must not change because git obeys them, and the other protected ones of
+    the workspace.
 
     Args:
         own: the workspace, and the directories outside of it that belong to its repository.
@@ -304,9 +310,9 @@ def _closed_of_git(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
     # Mostly the workspace is one of them.
     inner = [folder for folder in dict.fromkeys(map(_holder, some)) if folder != workdir]
     closed = [
-        named_above(workdir),
-        *(closed_in(folder, *(() if folder == workdir else own[:1])) for folder in own),
-        *map(closed_in, inner),
+        find_paths_named_above(workdir),
+        *(find_closed_git_paths(folder, *(() if folder == workdir else own[:1])) for folder in own),
+        *map(find_closed_git_paths, inner),
     ]
     return ObeyedByGit(
         (
@@ -354,7 +360,9 @@ def _of_the_user(chosen: Chosen) -> tuple[Path, ...]:
 
 
 def _holder(repository: Path) -> Path:
-    """Return the folder that ``closed_in`` takes for a repository: with ``.git``, the one around it."""
+    """Return the folder that ``find_closed_git_paths`` takes for a repository: of ``.git``, the one
+    around it.
+    """
     return repository.parent if repository.name == ".git" else repository
 
 
@@ -378,8 +386,10 @@ def _is_plain(path: Path) -> bool:
     return os.path.exists(path) and os.path.realpath(path) == str(path)  # noqa: PTH110
 
 
-def _hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
-    """Yield the visible paths. Programs in system directories are visible to everybody."""
+def _select_hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
+    """Yield the hidden paths that lie in shown ones. Programs in system directories are visible to
+    everybody.
+    """
     absolute = [path.absolute() for path in hidden]
     folders = {str(path) for path in shown}
     for both in zip(absolute, map(Path, real_paths(absolute)), strict=True):
