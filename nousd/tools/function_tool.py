@@ -11,7 +11,7 @@ from nousd.errors import ToolError
 from nousd.tools.arguments import Arguments, struct_arguments
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.fs.outside_paths import Parts
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.sandbox.obeyed_writes import why_obeyed
 from nousd.wire.limits import OUTSIDE_PLACES_MAX
@@ -114,7 +114,7 @@ def access_to(
         place = context.path_sandbox.beyond(path)
         if place is not None:
             outside[place] = None
-            paths[context.path_sandbox.spelled_from_workdir(place)] = None
+            paths[context.path_sandbox.make_relative(place)] = None
     asked = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
     return Access(
         classes=frozenset(classes),
@@ -141,7 +141,7 @@ def real_parts(given: str, context: ToolContext) -> Parts:
     """Return the real path of a file that a call may change, also outside if the user can be asked."""
     place = context.path_sandbox.beyond(given)
     if place is not None:
-        return tuple(context.path_sandbox.spelled_from_workdir(place).split("/"))
+        return tuple(context.path_sandbox.make_relative(place).split("/"))
     return tuple(real_path(given, context).split("/"))
 
 
@@ -157,7 +157,7 @@ def _resolve_path(given: str, context: ToolContext) -> tuple[str, list[str]]:
     try:
         return context.path_sandbox.real_and_links(given)
     except (ToolError, OSError):
-        return shown(given), []
+        return format_given(given), []
 
 
 def leads_inside(given: str, context: ToolContext) -> bool:

@@ -76,7 +76,7 @@ class Bench:
 
     def close(self, *, reading: Iterable[str] = (), writing: Iterable[str] = ()) -> None:
         """Close paths to later calls."""
-        path_sandbox = self.context.path_sandbox.closed_to(
+        path_sandbox = self.context.path_sandbox.restrict(
             reading=map(re.compile, reading), writing=map(re.compile, writing)
         )
         self.restrict(path_sandbox)
@@ -86,7 +86,7 @@ class Bench:
         asking = PathSandbox(self.work, (self.hidden,)).asking()
         places = [place for path in paths if (place := asking.beyond(path)) is not None]
         assert len(places) == len(paths)
-        self.restrict(self.context.path_sandbox.opened_to(places))
+        self.restrict(self.context.path_sandbox.allow_outside(places))
 
     def restrict(self, path_sandbox: PathSandbox) -> None:
         """Use another path sandbox for later calls."""

@@ -426,8 +426,8 @@ async def test_a_path_closed_to_writing_can_only_be_read(bench: Bench) -> None:
 
 
 def test_closed_paths_stay_closed_in_a_further_copy(bench: Bench) -> None:
-    first = bench.context.path_sandbox.closed_to(reading=[re.compile("a")])
-    second = first.closed_to(reading=[re.compile("b")], writing=[re.compile("c")])
+    first = bench.context.path_sandbox.restrict(reading=[re.compile("a")])
+    second = first.restrict(reading=[re.compile("b")], writing=[re.compile("c")])
     assert [second.is_seen((name,)) for name in ("a", "b", "c")] == [False, False, True]
     assert first.is_seen(("b",))
     assert bench.context.path_sandbox.is_seen(("a",))
@@ -439,7 +439,7 @@ async def test_patterns_of_any_length_and_with_flags_reach_a_search(bench: Bench
     bench.put("other", "x")
     long = re.compile("y" * 200_000)
     bench.context = bench.context.__class__(
-        path_sandbox=bench.context.path_sandbox.closed_to(
+        path_sandbox=bench.context.path_sandbox.restrict(
             reading=[long, re.compile("secret", re.IGNORECASE)]
         ),
         emit=bench.context.emit,
@@ -451,7 +451,7 @@ def test_a_directory_that_becomes_a_link_to_a_closed_path_is_not_read(bench: Ben
     """The rule was checked against the earlier target of the path."""
     bench.put("secret/key.txt", "secret")
     bench.put("open/key.txt", "open")
-    path_sandbox = bench.context.path_sandbox.closed_to(reading=[re.compile("secret")])
+    path_sandbox = bench.context.path_sandbox.restrict(reading=[re.compile("secret")])
     assert path_sandbox.real("open/key.txt") == "open/key.txt"
     exchange_for_link(bench.work / "open", bench.work / "secret")
     with (
@@ -490,7 +490,7 @@ def test_a_path_out_of_the_workspace_is_resolved_to_its_target(
     assert place is not None
     expanded = os.path.expandvars(os.path.expanduser(given))  # noqa: PTH111
     assert place == os.path.realpath(asking_bench.work / expanded)
-    assert path_sandbox.opened_to(()).real(given) == path_sandbox.spelled_from_workdir(place)
+    assert path_sandbox.allow_outside(()).real(given) == path_sandbox.make_relative(place)
 
 
 @pytest.mark.parametrize(

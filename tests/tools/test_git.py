@@ -211,7 +211,7 @@ def closed_repository(repository: SandboxBench) -> SandboxBench:
     repository.put("a.txt", "two\n")
     repository.put("secrets/key", "new key\n")
     repository.put("deep/.env", "new environment\n")
-    restricted = repository.context.path_sandbox.closed_to(
+    restricted = repository.context.path_sandbox.restrict(
         reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")]
     )
     repository.context = msgspec.structs.replace(repository.context, path_sandbox=restricted)

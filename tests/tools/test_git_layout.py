@@ -493,7 +493,7 @@ async def test_what_another_call_completes_meanwhile_is_refused_at_the_write(ben
     bench.put("objects/x", "")
     access = await access_of(bench, "write", path="other", content="")
     closed = judge(Case("write", access, "auto", ())).closed
-    bench.restrict(bench.context.path_sandbox.closed_to(repositories=closed.repositories))
+    bench.restrict(bench.context.path_sandbox.restrict(repositories=closed.repositories))
     with pytest.raises(ToolError, match="path_denied: refs/x"):
         await bench.call("write", path="refs/x", content="")
     assert not (bench.work / "refs").exists()

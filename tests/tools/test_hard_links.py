@@ -11,7 +11,7 @@ import pytest
 
 from nousd.errors import ToolError
 from nousd.tools.fs import hard_links
-from nousd.tools.fs.hard_links import linked_files, other_names
+from nousd.tools.fs.hard_links import find_linked_files, other_names
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.sandbox import deny_scan
 from nousd.tools.sandbox.deny_scan import Search
@@ -124,7 +124,7 @@ def put(folder: Path, name: str, other: str | None = None) -> Path:
 
 def names_of(folder: Path, *closed: str, most: int = 100) -> tuple[set[str], bool]:
     paths = [folder / name for name in closed]
-    found = other_names(linked_files(paths, most), (folder,), set(map(str, paths)), most)
+    found = other_names(find_linked_files(paths, most), (folder,), set(map(str, paths)), most)
     return {str(path.relative_to(folder)) for path in found.paths}, found.is_partial
 
 
@@ -169,7 +169,7 @@ def test_a_closed_folder_that_is_too_large_matters_only_beside_files_with_unknow
 def test_a_name_in_a_nested_start_is_counted_once(tmp_path: Path) -> None:
     first = put(tmp_path, "closed", "a/other")
     (tmp_path / "z").hardlink_to(first)
-    linked = linked_files([tmp_path / "closed", tmp_path / "closed"], 100)
+    linked = find_linked_files([tmp_path / "closed", tmp_path / "closed"], 100)
     starts = (tmp_path / "a", tmp_path)
     found = other_names(linked, starts, {str(tmp_path / "closed")}, 100)
     assert set(found.paths) == {tmp_path / "a" / "other", tmp_path / "z"}
@@ -276,5 +276,5 @@ async def test_file_tools_refuse_a_file_of_which_a_closed_name_may_have_been_mis
     assert linked.context.path_sandbox.is_unknown("mine2")
     with pytest.raises(ToolError, match="too large for telling whether a rule closes"):
         await linked.text("read", path="mine2")
-    linked.restrict(plain.closed_to(reading=[re.compile(ENV)], may_miss=True))
+    linked.restrict(plain.restrict(reading=[re.compile(ENV)], may_miss=True))
     assert await linked.text("read", path="mine2") == "mine"

@@ -431,7 +431,7 @@ async def test_paths_denied_by_rules_are_closed_to_commands(sandbox_bench: Sandb
     sandbox_bench.put("secrets/key", SECRET)
     sandbox_bench.put("src/deep/.env", SECRET)
     sandbox_bench.put("migrations/1.sql", "kept")
-    restricted = sandbox_bench.context.path_sandbox.closed_to(
+    restricted = sandbox_bench.context.path_sandbox.restrict(
         reading=[re.compile("secrets(/.*)?"), re.compile(r"(.*/)?\.env")],
         writing=[re.compile("migrations(/.*)?")],
     )

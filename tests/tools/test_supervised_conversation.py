@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.process.supervisor import open_conversation
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon
 from tests.tools.test_supervisor import ENV
@@ -16,9 +16,9 @@ from tests.tools.test_supervisor import ENV
 DAEMON = """
 import sys, trio
 from pathlib import Path
-from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.process.supervisor import open_conversation
 async def talk():
-    async with supervised_conversation(
+    async with open_conversation(
         ["/bin/sh", "-c", sys.argv[1]], cwd=Path("/"), env={"PATH": sys.argv[2]}, grace_seconds=0.05
     ):
         await trio.sleep(60)
@@ -30,7 +30,7 @@ async def test_both_outputs_are_streams_and_end_with_the_program(tmp_path: Path)
     argv = ["/bin/sh", "-c", 'read word; echo "got $word"; echo "of $A" >&2; pwd']
     with trio.fail_after(WAIT_SECONDS):
         env = {**ENV, "A": "b"}
-        async with supervised_conversation(argv, cwd=tmp_path, env=env) as process:
+        async with open_conversation(argv, cwd=tmp_path, env=env) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
@@ -43,7 +43,7 @@ async def test_both_outputs_are_streams_and_end_with_the_program(tmp_path: Path)
 
 async def test_a_missing_program_is_reported_on_stderr(tmp_path: Path) -> None:
     with trio.fail_after(WAIT_SECONDS):
-        async with supervised_conversation(["/no/such"], cwd=tmp_path, env=ENV) as process:
+        async with open_conversation(["/no/such"], cwd=tmp_path, env=ENV) as process:
             assert process.stderr is not None
             errors = b"".join([chunk async for chunk in process.stderr])
     assert errors == b"/no/such: No such file or directory\n"
@@ -53,7 +53,7 @@ async def test_the_environment_is_not_in_the_list_of_processes(tmp_path: Path) -
     argv = ["/bin/sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"]
     with trio.fail_after(WAIT_SECONDS):
         env = {**ENV, "KEY": "s3cret-value"}
-        async with supervised_conversation(argv, cwd=tmp_path, env=env) as process:
+        async with open_conversation(argv, cwd=tmp_path, env=env) as process:
             assert process.stdout is not None
             seen = b"".join([chunk async for chunk in process.stdout])
     assert b"cat /proc/" in seen
@@ -63,7 +63,7 @@ async def test_the_environment_is_not_in_the_list_of_processes(tmp_path: Path) -
 async def test_leaving_the_context_ends_the_program_and_all_its_descendants(line: Lifeline) -> None:
     argv = ["/bin/sh", "-c", FAMILY.format(fifo=line.path)]
     with trio.fail_after(WAIT_SECONDS):
-        async with supervised_conversation(argv, cwd=REPOSITORY, env=ENV, grace_seconds=0.05):
+        async with open_conversation(argv, cwd=REPOSITORY, env=ENV, grace_seconds=0.05):
             await line.wait_ready(3)
         await line.wait_gone()
 

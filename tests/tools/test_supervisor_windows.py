@@ -88,7 +88,7 @@ async def commanded(
     program = supervisor._Program(held.argv, cwd, held.env, grace_seconds, held)
     null = os.open(os.devnull, os.O_RDWR)
     try:
-        async with supervisor._supervised(program, [null] * 3, lambda: None) as command:
+        async with supervisor._supervise(program, [null] * 3, lambda: None) as command:
             server = fork_server().pid
             assert server is not None
             assert command.process is not None

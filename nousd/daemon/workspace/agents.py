@@ -17,7 +17,7 @@ from nousd.daemon.workspace.folder_threads import in_folder_thread
 from nousd.errors import ConfigError, RuleInvalid, ToolError
 from nousd.machine.policy.workers import check_rules
 from nousd.runtime_paths.filesystems import is_local
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.limits import AGENT_FILE_BYTES_MAX, AGENTS_MAX
@@ -129,4 +129,6 @@ def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]
 
 
 def _unusable(source: AgentSource, path: Path, problem: str) -> Agent:
-    return Agent(path.stem, source, str(path), None, problems=(shown(" ".join(problem.split())),))
+    return Agent(
+        path.stem, source, str(path), None, problems=(format_given(" ".join(problem.split())),)
+    )

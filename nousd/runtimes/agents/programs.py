@@ -14,8 +14,8 @@ from nousd.errors import AgentFailed
 from nousd.runtimes.agents.guest import Guest
 from nousd.runtimes.agents.interface import Agent, Resume, Start
 from nousd.runtimes.agents.spaces import Spaces
-from nousd.tools.process.line_conversation import found_program
-from nousd.tools.process.supervisor import Conversation, supervised_conversation
+from nousd.tools.process.line_conversation import find_program
+from nousd.tools.process.supervisor import Conversation, open_conversation
 from nousd.wire.objects.runtimes import AuthFacts, IsolationMode
 
 _ROOT: Final = Path("/")
@@ -58,14 +58,14 @@ class Programs:
         async with self._spaces.open_home(start.namespace) as home:
             variables = self._agent.variables(start)
             env = self._spaces.environment(start.namespace, home, variables)
-            argv = found_program(self._agent.command(start, resume), env, AgentFailed)
+            argv = find_program(self._agent.command(start, resume), env, AgentFailed)
             can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
             has_tools = start.own_tools != "off" or not can_be_without
             hidden = self._agent.list_hidden_paths(start)
             inside = self._guest.argv(
                 argv, start.workdir, has_tools=has_tools, home=home, hidden=hidden
             )
-            async with supervised_conversation(inside, cwd=start.workdir, env=env) as process:
+            async with open_conversation(inside, cwd=start.workdir, env=env) as process:
                 yield process, variables
 
     def keeps_sessions(self, namespace: str) -> bool:

@@ -36,5 +36,5 @@ def _doubt(access: Access, context: ToolContext, closed: DeniedPaths) -> str:
             context.workdir, closed.reading, closed.writing
         )
         return "" if is_whole else UNFOUND
-    path_sandbox = context.path_sandbox.closed_to(reading=closed.reading)
+    path_sandbox = context.path_sandbox.restrict(reading=closed.reading)
     return UNKNOWN_NAME if any(map(path_sandbox.is_unknown, access.paths)) else ""

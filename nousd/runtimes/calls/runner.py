@@ -146,7 +146,7 @@ def _restrict_context(
     if any(closed):
         # Links cannot have come meanwhile: no file tool makes any, and a command's are reported.
         obeyed = partial(why_obeyed, context.workdir, NO_LINKS)
-        path_sandbox = path_sandbox.closed_to(
+        path_sandbox = path_sandbox.restrict(
             reading=closed.reading,
             writing=closed.writing,
             repositories=closed.repositories,
@@ -154,7 +154,7 @@ def _restrict_context(
             may_miss=closed.may_miss,
         )
     if opened:
-        path_sandbox = path_sandbox.opened_to(opened)
+        path_sandbox = path_sandbox.allow_outside(opened)
     if path_sandbox is context.path_sandbox:
         return context
     return msgspec.structs.replace(context, path_sandbox=path_sandbox)

@@ -100,8 +100,10 @@ def _build_result(ran: ProcessResult) -> ToolResult:
     if ended.failure is not None:
         raise ToolError(f"bash_failed: the command {ended.failure}")
     if ran.cut_off is not None:
-        return ran.told("(no output)", f"Command {ran.cut_off}")
-    return ran.told("(no output)", f"Command exited with code {ended.code}" if ended.code else None)
+        return ran.to_tool_result("(no output)", f"Command {ran.cut_off}")
+    return ran.to_tool_result(
+        "(no output)", f"Command exited with code {ended.code}" if ended.code else None
+    )
 
 
 BASH = builtin(

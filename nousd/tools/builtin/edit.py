@@ -16,7 +16,7 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.arguments import PATH_ALIASES
 from nousd.tools.fs.git_layout import is_attributes
-from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_errors import explain_os_errors, format_given
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import WRITING, read_text, replace_file
 from nousd.tools.function_tool import access_to_write, builtin, real_parts
@@ -56,7 +56,7 @@ class Change(msgspec.Struct, frozen=True):
 async def _edit(args: Edit, context: ToolContext) -> ToolResult:
     change = await trio.to_thread.run_sync(_apply, context.path_sandbox, args, limiter=WRITING)
     times = "1 occurrence" if change.count == 1 else f"{change.count} occurrences"
-    told = f"Replaced {times} in {shown(args.path)}.\n\n{diff(change)}"
+    told = f"Replaced {times} in {format_given(args.path)}.\n\n{diff(change)}"
     return head_of(told, context.secrets)
 
 
@@ -93,13 +93,13 @@ def compute_change(text: str, args: Edit) -> Change:
     count = _occurrences(text, old)
     if count == 0:
         raise ToolError(
-            f"edit_failed: oldText was not found in {shown(args.path)}; it must match exactly,"
+            f"edit_failed: oldText was not found in {format_given(args.path)}; it must match exactly,"
             " with all spaces and line breaks"
         )
     if count > 1 and not args.replace_all:
         raise ToolError(
-            f"edit_failed: oldText has {count} matches in {shown(args.path)}; give more of the text"
-            " around it, or replaceAll"
+            f"edit_failed: oldText has {count} matches in {format_given(args.path)}; give more of the"
+            " text around it, or replaceAll"
         )
     count = text.count(old) if args.replace_all else 1
     return Change(before=text, after=text.replace(old, new), old=old, new=new, count=count)

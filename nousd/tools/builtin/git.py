@@ -195,7 +195,7 @@ def _build_result(ran: ProcessResult, left_out: int) -> ToolResult:
     if ran.ended.failure is not None:
         raise ToolError(f"git_failed: git {ran.ended.failure}")
     closed = f"[left out, because rules close them to reading: {left_out}]" if left_out else None
-    return ran.told("(nothing)", closed, f"git {ran.cut_off}" if ran.cut_off else None)
+    return ran.to_tool_result("(nothing)", closed, f"git {ran.cut_off}" if ran.cut_off else None)
 
 
 def _program() -> str:

@@ -21,7 +21,7 @@ from nousd.tools.diff.hunks import apply_hunks
 from nousd.tools.diff.unified_diff import FileDiff, parse
 from nousd.tools.fs.file_changes import Change, Content, Parts, change_files
 from nousd.tools.fs.git_layout import is_attributes
-from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_errors import explain_os_errors, format_given
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.resolved_path import ResolvedPath
 from nousd.tools.fs.staged_file import runnable
@@ -214,13 +214,13 @@ def _with_mode(content: Content, *, is_executable: bool | None) -> Content:
 def _describe_diff(diff: FileDiff, moved: int) -> str:
     added = sum(hunk.added for hunk in diff.hunks)
     removed = sum(hunk.removed for hunk in diff.hunks)
-    name = shown(diff.new or diff.old or "")
+    name = format_given(diff.new or diff.old or "")
     if diff.old is None:
         what = f"made {name}"
     elif diff.new is None:
         what = f"removed {name}"
     elif diff.old != diff.new:
-        what = f"{'copied' if diff.is_copy else 'renamed'} {shown(diff.old)} to {name}"
+        what = f"{'copied' if diff.is_copy else 'renamed'} {format_given(diff.old)} to {name}"
     else:
         what = f"changed {name}"
     note = f" ({moved} of {len(diff.hunks)} hunks on other lines than they say)" if moved else ""
@@ -228,7 +228,7 @@ def _describe_diff(diff: FileDiff, moved: int) -> str:
 
 
 def _fault(given: str | None, what: str) -> ToolError:
-    return ToolError(f"patch_failed: {shown(given or '')}: {what}")
+    return ToolError(f"patch_failed: {format_given(given or '')}: {what}")
 
 
 def _compute_access(args: Patch, context: ToolContext) -> Access:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from nousd.errors import ToolError
 from nousd.tools.arguments import INTEGER_MAX, PATH_ALIASES
 from nousd.tools.fs.folder_threads import in_folder_thread
-from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_errors import explain_os_errors, format_given
 from nousd.tools.fs.text_files import BINARY_PROBE_BYTES, binary_kind
 from nousd.tools.function_tool import builtin, touches
 from nousd.tools.interface import ToolContext, ToolResult
@@ -60,7 +60,7 @@ def _result(context: ToolContext, args: Read) -> ToolResult:
     ):
         probe = file.read(BINARY_PROBE_BYTES)
         if (kind := binary_kind(probe)) is not None:
-            raise ToolError(f"read_failed: {shown(args.path)} is {kind}, not text")
+            raise ToolError(f"read_failed: {format_given(args.path)} is {kind}, not text")
         if not probe:
             return ToolResult("(empty file)")
         file.seek(len(BOM_UTF8) if probe.startswith(BOM_UTF8) else 0)
@@ -96,7 +96,7 @@ def _skip_lines(file: BinaryIO, args: Read) -> bytes:
 
 def _beyond_end(args: Read, lines: int) -> ToolError:
     return ToolError(
-        f"read_failed: offset {args.offset} is behind the end of {shown(args.path)}, which has"
+        f"read_failed: offset {args.offset} is behind the end of {format_given(args.path)}, which has"
         f" {lines} lines"
     )
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from nousd.errors import ToolError
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 from nousd.tools.function_tool import FunctionTool, builtin
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import head_of
@@ -110,5 +110,5 @@ def _reaches(args: WebFetch, _context: ToolContext) -> Access:
     try:
         host = host_of(target_of(args.url))
     except ToolError:
-        host = shown(args.url)  # it will be refused
+        host = format_given(args.url)  # it will be refused
     return Access(classes=frozenset({"network"}), hosts=(host,))

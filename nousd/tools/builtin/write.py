@@ -9,7 +9,7 @@ import trio
 from msgspec import Meta
 
 from nousd.tools.arguments import PATH_ALIASES
-from nousd.tools.fs.path_errors import explain_os_errors, shown
+from nousd.tools.fs.path_errors import explain_os_errors, format_given
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.text_files import WRITING, replace_file
 from nousd.tools.function_tool import access_to_write, builtin
@@ -26,7 +26,7 @@ class Write(msgspec.Struct, frozen=True):
 
 async def _write(args: Write, context: ToolContext) -> ToolResult:
     written = await trio.to_thread.run_sync(_put, context.path_sandbox, args, limiter=WRITING)
-    return ToolResult(text=f"Wrote {written} bytes to {shown(args.path)}.")
+    return ToolResult(text=f"Wrote {written} bytes to {format_given(args.path)}.")
 
 
 def _put(path_sandbox: PathSandbox, args: Write) -> int:

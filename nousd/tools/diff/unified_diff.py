@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.diff.file_names import Names, common_strip, git_names, parse_moved_names, unquote
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 
 _NOTHING: Final = "/dev/null"
 
@@ -111,13 +111,13 @@ class _Reader:
         old, new = (self._path(name, strip) for name in names)
         if old is not None and new is not None and old != new:
             raise self._fault(
-                f"two names for one file, {shown(old)} and {shown(new)}; a rename is said with"
-                " 'rename from' and 'rename to'",
+                f"two names for one file, {format_given(old)} and {format_given(new)}; a rename is said"
+                " with 'rename from' and 'rename to'",
                 line,
             )
         hunks = self._hunks()
         if not hunks:
-            raise self._fault(f"no hunk for {shown(new or old or '')}")
+            raise self._fault(f"no hunk for {format_given(new or old or '')}")
         return FileDiff(line, old, new, hunks)
 
     def _git_file(self) -> FileDiff:
@@ -146,7 +146,7 @@ class _Reader:
         if moved is None and any(key.startswith(("rename", "copy")) for key in said):
             raise self._fault("half of a rename or copy", line)
         if not (hunks or any(key in said for key in _CHANGES)):
-            raise self._fault(f"nothing is said of {shown(new or old or '')}", line)
+            raise self._fault(f"nothing is said of {format_given(new or old or '')}", line)
         return FileDiff(
             line,
             old,
@@ -214,7 +214,7 @@ class _Reader:
         folders, _slash, path = name.rpartition("/")
         parts = [*folders.split("/"), path] if _slash else [path]
         if len(parts) <= strip or not path:
-            raise self._fault(f"{shown(name)} is no path with {strip} folders to take off")
+            raise self._fault(f"{format_given(name)} is no path with {strip} folders to take off")
         return "/".join(parts[strip:])
 
     # --- hunks -------------------------------------------------------------------------------

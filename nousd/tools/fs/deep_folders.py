@@ -43,7 +43,7 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
     and few descriptors are enough.
     """
     with suppress(OSError):
-        with _opened(path) as top:
+        with _open_folder(path) as top:
             _empty(top)
         os.rmdir(path)  # noqa: PTH106
 
@@ -61,11 +61,11 @@ def _is_removed(name: str, top: int, new_names: Iterator[str]) -> bool:
     try:
         if _is_unlinked(name, top):
             return True
-        with _opened(name, top) as folder:
+        with _open_folder(name, top) as folder:
             for inner in os.listdir(folder):  # noqa: PTH208
                 if not _is_unlinked(inner, folder):
                     # A folder changes its place only where its owner may write into it.
-                    with _opened(inner, folder):
+                    with _open_folder(inner, folder):
                         os.rename(inner, next(new_names), src_dir_fd=folder, dst_dir_fd=top)
         os.rmdir(name, dir_fd=top)
     except OSError:
@@ -83,7 +83,7 @@ def _is_unlinked(name: str, folder: int) -> bool:
 
 
 @contextmanager
-def _opened(name: str | os.PathLike[str], above: int | None = None) -> Iterator[int]:
+def _open_folder(name: str | os.PathLike[str], above: int | None = None) -> Iterator[int]:
     """Open a folder, even if its owner has taken all rights to it from himself."""
     place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
     try:

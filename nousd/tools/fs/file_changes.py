@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.fs.path_sandbox import PathSandbox
-from nousd.tools.fs.staged_file import StagedFile, staged_file, sync_folder
+from nousd.tools.fs.staged_file import StagedFile, stage_file, sync_folder
 from nousd.tools.fs.text_files import writable
 
 Parts = tuple[str, ...]
@@ -50,7 +50,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
     lost: list[str] = []
     try:
         with ExitStack() as made, ExitStack() as staging, ExitStack() as undo:
-            staged = [_staged(path_sandbox, change, made, staging) for change in changes]
+            staged = [_stage_change(path_sandbox, change, made, staging) for change in changes]
             for change, file in zip(changes, staged, strict=True):
                 # Recorded first, because the file may exist even if moving it fails.
                 undo.callback(_take_back, path_sandbox, change, lost)
@@ -66,7 +66,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
         ) from error
 
 
-def _staged(
+def _stage_change(
     path_sandbox: PathSandbox, change: Change, made: ExitStack, staging: ExitStack
 ) -> StagedFile | None:
     """Prepare what can be prepared before anything changes; return the staged file.
@@ -86,7 +86,7 @@ def _staged(
             return None
         after = change.after
         return staging.enter_context(
-            staged_file(place, after.data, old, mode=after.mode, executable=after.executable)
+            stage_file(place, after.data, old, mode=after.mode, executable=after.executable)
         )
 
 
@@ -108,7 +108,7 @@ def _take_back(path_sandbox: PathSandbox, change: Change, lost: list[str]) -> No
                     os.unlink(place.name, dir_fd=place.folder)
                 return
             before = change.before
-            with staged_file(place, before.data, place.status(), mode=before.mode) as file:
+            with stage_file(place, before.data, place.status(), mode=before.mode) as file:
                 file.put(place)
     except (OSError, ToolError):
         lost.append("/".join(change.parts))

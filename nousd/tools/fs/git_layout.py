@@ -38,7 +38,7 @@ _MACRO: Final = b"[attr]"
 """How a line begins that gives several attributes one name."""
 
 
-def obeyed_by_git(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
+def why_git_obeys(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
     """Return why git would obey the results of a call, for people; "" if it would not.
 
     Args:

@@ -20,7 +20,7 @@ def glob_matcher(pattern: str) -> Callable[[Parts], bool]:
     Raises:
         ValueError: its braces stand for too many patterns.
     """
-    choices = [_compiled(choice) for choice in expand_braces(pattern, SEARCHES)]
+    choices = [_compile(choice) for choice in expand_braces(pattern, SEARCHES)]
 
     def matches(parts: Parts) -> bool:
         path = "/".join(parts)
@@ -29,7 +29,7 @@ def glob_matcher(pattern: str) -> Callable[[Parts], bool]:
     return matches
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     names = names_in(pattern)
     if "/" not in pattern:
         names.insert(0, "**")

@@ -51,7 +51,7 @@ class OtherNames(NamedTuple):
     is_partial: bool = False
 
 
-def linked_files(
+def find_linked_files(
     starts: Iterable[Path | str],
     entries_max: int,
     is_closed: Callable[[str], bool] = lambda _: True,
@@ -120,7 +120,7 @@ class ClosedFiles:
 
     @cached_property
     def _found(self) -> LinkedFiles:
-        return linked_files(
+        return find_linked_files(
             (self._workdir,), ENTRIES_MAX, lambda path: self._is_closed(path[self._prefix :])
         )
 
@@ -168,7 +168,7 @@ class _Walk:
                 if stat.S_ISREG(status.st_mode):
                     yield path, status
                 elif stat.S_ISDIR(status.st_mode) and enters(path):
-                    ahead.extend(self._listed(path))
+                    ahead.extend(self._list_folder(path))
             except (FileNotFoundError, NotADirectoryError):  # it has changed meanwhile
                 continue
             except PermissionError:
@@ -176,7 +176,7 @@ class _Walk:
             except OSError:  # such as a path that is too long
                 self.is_partial = True
 
-    def _listed(self, folder: str) -> list[str]:
+    def _list_folder(self, folder: str) -> list[str]:
         with os.scandir(folder) as entries:
             found = [entry.path for entry in islice(entries, self._left + 1)]
         if len(found) > self._left:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.errors import ToolError
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 
 FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags to open a directory by its name in another: as a path only, and never a link."""
@@ -58,13 +58,13 @@ def open_real(path: Path) -> int:
         return open_folder(path)
     except OSError as error:
         if error.errno in {errno.ENOTDIR, errno.ELOOP}:
-            raise changed(str(path)) from None
+            raise make_changed_error(str(path)) from None
         raise
 
 
-def changed(path: str) -> ToolError:
+def make_changed_error(path: str) -> ToolError:
     """Return the error for a directory that changed after its links were resolved."""
-    return ToolError(f"workspace_changed: {shown(path)} is not the folder that it was")
+    return ToolError(f"workspace_changed: {format_given(path)} is not the folder that it was")
 
 
 def require_real(path: Path) -> None:

@@ -12,7 +12,7 @@ SHOWN_CHARS_MAX: Final = 200
 """Characters of a path that an error message repeats."""
 
 
-def shown(given: str) -> str:
+def format_given(given: str) -> str:
     """Return a path for a message: as given, but printable and of bounded length."""
     text = given.encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= SHOWN_CHARS_MAX else text[:SHOWN_CHARS_MAX] + "..."
@@ -24,14 +24,14 @@ def explain_os_errors(verb: str, given: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ToolError(f"{verb}_failed: {shown(given)}: {error.strerror}") from error
+        raise ToolError(f"{verb}_failed: {format_given(given)}: {error.strerror}") from error
 
 
-def outside(given: str) -> ToolError:
+def make_outside_error(given: str) -> ToolError:
     """Name the path as it was given: a model should not learn where it leads."""
-    return ToolError(f"path_outside_workdir: {shown(given)}")
+    return ToolError(f"path_outside_workdir: {format_given(given)}")
 
 
-def denied(given: str, what: str) -> ToolError:
+def make_denied_error(given: str, what: str) -> ToolError:
     """Return the error for a path of the workspace that a rule denies."""
-    return ToolError(f"path_denied: {shown(given)}: {what} it is not allowed")
+    return ToolError(f"path_denied: {format_given(given)}: {what} it is not allowed")

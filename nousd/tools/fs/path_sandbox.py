@@ -10,12 +10,12 @@ still hold the directory, or the open fails; there is no gap to slip through.
 
 The walk knows the real path of its result, so hidden paths are recognized however the path was spelled,
 even if they do not exist yet. The same holds for paths that are denied to one call
-(``PathSandbox.closed_to``): what a rule denies is denied where it is opened, whatever was replaced
+(``PathSandbox.restrict``): what a rule denies is denied where it is opened, whatever was replaced
 since the decision.
 
-A path outside can be opened to one call (``PathSandbox.opened_to``), after the user has approved that
-very path. Its walks begin at the root, follow the same rules, and count only if they arrive inside or
-at such a path: a link that was replaced since the approval leads nowhere. The daemon's own files and
+A path outside can be opened to one call (``PathSandbox.allow_outside``), after the user has approved
+that very path. Its walks begin at the root, follow the same rules, and count only if they arrive inside
+or at such a path: a link that was replaced since the approval leads nowhere. The daemon's own files and
 the kernel's stay out of reach.
 
 A file with several names (hard links) is refused: another name may be outside, or be our own state, and
@@ -52,7 +52,7 @@ from nousd.tools.fs.outside_paths import (
     leads_out,
     normalize_parts,
 )
-from nousd.tools.fs.path_errors import denied, outside, shown
+from nousd.tools.fs.path_errors import format_given, make_denied_error, make_outside_error
 from nousd.tools.fs.path_walk import Missing, PathWalk
 from nousd.tools.fs.resolved_path import ResolvedPath, Restrictions, WhyObeyed
 
@@ -105,7 +105,7 @@ class PathSandbox:
         """
         return any(parts[: len(place)] == place for place in self._hidden)
 
-    def closed_to(
+    def restrict(
         self,
         *,
         reading: Iterable[re.Pattern[str]] = (),
@@ -165,20 +165,20 @@ class PathSandbox:
         try:
             self.real(given)
         except ToolError:
-            return self._shown_beyond(given)
+            return self._find_beyond(given)
         except OSError:
             return None
         return None
 
-    def _shown_beyond(self, given: str) -> str | None:
+    def _find_beyond(self, given: str) -> str | None:
         try:
-            real = self.opened_to(()).real(given)
+            real = self.allow_outside(()).real(given)
         except (ToolError, OSError):
             return None
         absolute = os.path.normpath(self.workdir / real)
         return absolute if absolute.isprintable() else None
 
-    def opened_to(self, places: Iterable[str]) -> PathSandbox:
+    def allow_outside(self, places: Iterable[str]) -> PathSandbox:
         """Return a copy for one call, which may also use the given paths outside and everything
         below them.
 
@@ -193,7 +193,7 @@ class PathSandbox:
         opened._kernel_devices = kernel_devices()  # noqa: SLF001
         return opened
 
-    def spelled_from_workdir(self, place: str) -> str:
+    def make_relative(self, place: str) -> str:
         """Return the spelling by ``real`` of a path that ``beyond`` has returned."""
         return "/".join(from_workdir(self.workdir, Path(place))) or "."
 
@@ -255,9 +255,9 @@ class PathSandbox:
             real = tuple(self.real(given).split("/"))
             self._require_open(real, given)
             if self.restrictions.close_to_writing(real):
-                raise denied(given, "writing")
+                raise make_denied_error(given, "writing")
         names = self._names_from_top(given)
-        with self._walked(names, given, create_parents=create_parents) as place:
+        with self._walk_to(names, given, create_parents=create_parents) as place:
             self._require_open(place.parts, given)
             yield place
 
@@ -275,15 +275,17 @@ class PathSandbox:
         """
         given = "/".join(parts)
         names = [*self._names_of_workdir, *parts]
-        with self._walked(names, given, create_parents=create_parents) as place:
+        with self._walk_to(names, given, create_parents=create_parents) as place:
             if place.parts != parts:
-                raise ToolError(f"path_changed: {shown(given)}: a folder became a link meanwhile")
+                raise ToolError(
+                    f"path_changed: {format_given(given)}: a folder became a link meanwhile"
+                )
             if not (in_passing and self.may_pass(parts)):
                 self._require_open(parts, given)
             yield place
 
     @contextmanager
-    def _walked(
+    def _walk_to(
         self, names: list[str], given: str, *, create_parents: bool
     ) -> Iterator[ResolvedPath]:
         way = PathWalk(self, given)
@@ -296,7 +298,7 @@ class PathSandbox:
 
     def _require_open(self, parts: Parts, given: str) -> None:
         if leads_out(parts) and parts not in self._opened:
-            raise outside(given)
+            raise make_outside_error(given)
 
     # --- names ---------------------------------------------------------------------------------
 
@@ -314,7 +316,7 @@ class PathSandbox:
         return () if self.opened is None else self.workdir.parts[1:]
 
     def _names_from_top(self, given: str) -> list[str]:
-        path = _expanded(given)
+        path = _expand_path(given)
         names = self.names_of(path, given)
         return names if path.startswith("/") else [*self._names_of_workdir, *names]
 
@@ -332,7 +334,7 @@ class PathSandbox:
         # POSIX treats a leading "//" differently; for Linux it is the same as "/".
         inside = self._inside(("/", *pure.parts[1:]))
         if inside is None:
-            raise outside(given)
+            raise make_outside_error(given)
         return list(inside)
 
     def _inside(self, parts: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -342,13 +344,13 @@ class PathSandbox:
         return None
 
 
-def _expanded(given: str) -> str:
+def _expand_path(given: str) -> str:
     if "\0" in given:
-        raise ToolError(f"path_invalid: {shown(given)} holds a NUL character")
+        raise ToolError(f"path_invalid: {format_given(given)} holds a NUL character")
     try:
         os.fsencode(given)
     except UnicodeEncodeError:
-        raise ToolError(f"path_invalid: {shown(given)} is not valid Unicode") from None
+        raise ToolError(f"path_invalid: {format_given(given)} is not valid Unicode") from None
     if not given.startswith("~") and "$" not in given:
         return given
     # Only allowed variables: a file name must not become a way to read a secret.

@@ -13,7 +13,7 @@ from typing import Final, Literal, Protocol
 
 from nousd.errors import ToolError
 from nousd.tools.fs.open_nofollow import open_real
-from nousd.tools.fs.path_errors import denied, outside
+from nousd.tools.fs.path_errors import make_denied_error, make_outside_error
 from nousd.tools.fs.resolved_path import Restrictions
 
 SYMLINKS_MAX: Final = 40
@@ -116,14 +116,14 @@ class PathWalk:
         names = tuple(self._names) if name == "." else (*self._names, name)
         parts = self._rules.from_top(names)
         if self._rules.is_hidden(parts):
-            raise outside(self._given)
+            raise make_outside_error(self._given)
         return parts
 
     def _up(self) -> None:
         if not self._names:
             if self._rules.opened is not None:
                 return  # the parent of the root is the root
-            raise outside(self._given)
+            raise make_outside_error(self._given)
         self._names.pop()
         folder = self._folders.pop()
         if folder is not None:
@@ -137,7 +137,7 @@ class PathWalk:
         self._folders.append(folder)
         self._names.append(name)
         if folder is not None and self._rules.is_kernels(folder):
-            raise outside(self._given)
+            raise make_outside_error(self._given)
 
     def _folder_below(self, name: str, parts: tuple[str, ...], missing: Missing) -> int | None:
         above = self._folders[-1]
@@ -151,9 +151,9 @@ class PathWalk:
             if missing == "fail":
                 raise
         if not self._rules.may_pass(parts):
-            raise outside(self._given)
+            raise make_outside_error(self._given)
         if self._rules.restrictions.close_to_writing(parts):
-            raise denied(self._given, "writing")
+            raise make_denied_error(self._given, "writing")
         os.mkdir(name, dir_fd=above)
         return os.open(name, _FOLDER, dir_fd=above)
 

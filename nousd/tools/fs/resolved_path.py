@@ -19,7 +19,7 @@ from nousd.tools.fs.deep_folders import walk
 from nousd.tools.fs.git_layout import repository_around
 from nousd.tools.fs.hard_links import ClosedFiles
 from nousd.tools.fs.outside_paths import Parts
-from nousd.tools.fs.path_errors import denied
+from nousd.tools.fs.path_errors import make_denied_error
 
 # O_NONBLOCK: opening a FIFO that nobody writes to must not block.
 _ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -92,7 +92,9 @@ class Restrictions(NamedTuple):
         """
         if self.why_obeyed is not None and (why := self.why_obeyed(results)):
             names = ", ".join("/".join(parts) for parts in results)
-            raise ToolError(f"{denied(names, 'writing')} without approval, since meanwhile: {why}")
+            raise ToolError(
+                f"{make_denied_error(names, 'writing')} without approval, since meanwhile: {why}"
+            )
 
     def refuse(self, status: os.stat_result) -> None:
         """Raise OSError for anything but a regular file of which no name is closed."""
@@ -109,7 +111,7 @@ class Restrictions(NamedTuple):
         if state == "unknown" and not self.may_miss:
             raise OSError(errno.EMLINK, UNKNOWN_NAME)
 
-    def opened(self, descriptor: int) -> BinaryIO:
+    def open_descriptor(self, descriptor: int) -> BinaryIO:
         """Return a file that was opened for reading; if it is refused, its descriptor is closed.
 
         Raises:
@@ -185,7 +187,7 @@ class ResolvedPath:
                 with several names (EMLINK).
         """
         self._require_readable()
-        return self._restrictions.opened(self.open(os.O_RDONLY))
+        return self._restrictions.open_descriptor(self.open(os.O_RDONLY))
 
     @contextmanager
     def open_folder(self) -> Iterator[int]:
@@ -222,7 +224,7 @@ class ResolvedPath:
             OSError: as ``open_file``.
         """
         if any(map(self._restrictions.close_to_writing, self._ways)):
-            raise denied(self._given, "writing")
+            raise make_denied_error(self._given, "writing")
         status = self.status()
         if status is not None:
             self._restrictions.refuse(status)
@@ -230,7 +232,7 @@ class ResolvedPath:
 
     def _require_readable(self) -> None:
         if any(map(self._restrictions.close_to_reading, self._ways)):
-            raise denied(self._given, "reading")
+            raise make_denied_error(self._given, "reading")
 
 
 def refuse_irregular(status: os.stat_result) -> None:

@@ -58,7 +58,7 @@ class StagedFile:
 
 
 @contextmanager
-def staged_file(
+def stage_file(
     place: ResolvedPath,
     data: bytes,
     old: os.stat_result | None = None,
@@ -74,7 +74,7 @@ def staged_file(
         executable: whether everybody who may read it may also run it.
     """
     with ExitStack() as stack:
-        descriptor, name = _created(place.folder)
+        descriptor, name = _create_file(place.folder)
         file = stack.enter_context(os.fdopen(descriptor, "wb"))
         folder = place.folder
         if name is not None:
@@ -108,7 +108,7 @@ def sync_folder(place: ResolvedPath) -> None:
         os.close(folder)
 
 
-def _created(folder: int) -> tuple[int, str | None]:
+def _create_file(folder: int) -> tuple[int, str | None]:
     """Return a new file in a directory, and its name if it has one."""
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:

@@ -13,9 +13,9 @@ from typing import Final
 import trio
 
 from nousd.errors import ToolError
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 from nousd.tools.fs.resolved_path import ResolvedPath
-from nousd.tools.fs.staged_file import staged_file
+from nousd.tools.fs.staged_file import stage_file
 
 TEXT_BYTES_MAX: Final = 16 * 1024 * 1024
 """The largest file that can be edited."""
@@ -61,14 +61,14 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
     with place.open_file() as file:
         data = file.read(TEXT_BYTES_MAX + 1)
     if len(data) > TEXT_BYTES_MAX:
-        raise ToolError(f"edit_failed: {shown(given)} is larger than {TEXT_BYTES_MAX} bytes")
+        raise ToolError(f"edit_failed: {format_given(given)} is larger than {TEXT_BYTES_MAX} bytes")
     if (kind := binary_kind(data)) is not None:
-        raise ToolError(f"edit_failed: {shown(given)} is {kind}")
+        raise ToolError(f"edit_failed: {format_given(given)} is {kind}")
     bom = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
     try:
         return bom, data[len(bom) :].decode()
     except UnicodeDecodeError as error:
-        raise ToolError(f"edit_failed: {shown(given)} is not UTF-8 text") from error
+        raise ToolError(f"edit_failed: {format_given(given)} is not UTF-8 text") from error
 
 
 def replace_file(place: ResolvedPath, data: bytes) -> None:
@@ -81,7 +81,7 @@ def replace_file(place: ResolvedPath, data: bytes) -> None:
         ToolError, OSError: as ``writable``, and ``ResolvedPath.require_unobeyed``.
     """
     place.require_unobeyed(data)
-    with staged_file(place, data, writable(place)) as staged:
+    with stage_file(place, data, writable(place)) as staged:
         staged.put(place)
 
 

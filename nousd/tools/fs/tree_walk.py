@@ -42,23 +42,23 @@ class Tree:
 
     def __iter__(self) -> Iterator[Found]:
         """Yield each name before its contents; directories that cannot be read are left out."""
-        ahead = self._listed(())
+        ahead = self._list_folder(())
         while ahead:
             found = ahead.pop()
             yield found
             if found.is_folder and len(found.parts) < DEPTH_MAX:
                 with suppress(OSError):
-                    ahead += self._listed(found.parts)
+                    ahead += self._list_folder(found.parts)
 
     @contextmanager
     def open_file(self, parts: Parts) -> Iterator[BinaryIO]:
         """Open a regular file; OSError for anything else, and for files with several names."""
         with self._folder(parts[:-1]) as folder:
             descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
-        with self._confinement.restrictions.opened(descriptor) as file:
+        with self._confinement.restrictions.open_descriptor(descriptor) as file:
             yield file
 
-    def _listed(self, parts: Parts) -> list[Found]:
+    def _list_folder(self, parts: Parts) -> list[Found]:
         """Return a directory's content, last name first."""
         with self._folder(parts) as folder, os.scandir(folder) as entries:
             found = [

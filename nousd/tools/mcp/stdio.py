@@ -19,8 +19,8 @@ from mcp.shared.message import SessionMessage
 
 from nousd.errors import ToolServerFailed
 from nousd.tools.mcp.spec import ServerSpec
-from nousd.tools.process.line_conversation import LineBounds, LineConversation, found_program
-from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.process.line_conversation import LineBounds, LineConversation, find_program
+from nousd.tools.process.supervisor import open_conversation
 from nousd.wire.codec.decoding import decode_json
 from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 
@@ -39,11 +39,9 @@ async def stdio_streams(
     Raises:
         ToolServerFailed: it cannot be started, has ended, or sent an unacceptable message.
     """
-    argv = found_program(spec.command, env, ToolServerFailed)
+    argv = find_program(spec.command, env, ToolServerFailed)
     try:
-        async with supervised_conversation(
-            argv, cwd=workdir / (spec.cwd or ""), env=env
-        ) as process:
+        async with open_conversation(argv, cwd=workdir / (spec.cwd or ""), env=env) as process:
             bounds = LineBounds(bytes_max=MCP_MESSAGE_BYTES_MAX, values_max=MCP_MESSAGE_VALUES_MAX)
             conversation = LineConversation(
                 f"mcp server {spec.name}", process, bounds, ToolServerFailed, redact

@@ -83,7 +83,7 @@ class Server:
     # --- starts --------------------------------------------------------------------------------
 
     def _answer(self) -> bool:
-        """Fork what one message asks for; return False once the daemon is gone."""
+        """Fork the process that one message asks for; return False once the daemon is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(
                 self._requests, 64, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
@@ -125,7 +125,7 @@ class Server:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
         is_clean = True
-        while (ended := _ended_child()) is not None:
+        while (ended := _reap_child()) is not None:
             process, status = ended
             is_clean &= self._grace_seconds.pop(process, None) is not None and status == 0
         if not is_clean:
@@ -145,7 +145,7 @@ class Server:
             if time.monotonic() > deadline:
                 return  # stuck in the kernel, or not ours to kill
             select.select([self._wake], [], [], _LOOK_SECONDS)
-            while (ended := _ended_child()) is not None:
+            while (ended := _reap_child()) is not None:
                 self._grace_seconds.pop(ended[0], None)
 
     def _strangers(self) -> list[int]:
@@ -169,7 +169,7 @@ class Server:
         self._kill_strangers()
 
 
-def _ended_child() -> tuple[int, int] | None:
+def _reap_child() -> tuple[int, int] | None:
     """Reap a child that has ended; return it and its status."""
     try:
         process, status = os.waitpid(-1, os.WNOHANG)
@@ -218,7 +218,7 @@ def _read(descriptor: int) -> supervisor.Job:
     return job
 
 
-def _moved_away(descriptor: int, least: int) -> int:
+def _move_descriptor(descriptor: int, least: int) -> int:
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
     os.close(descriptor)
     return moved
@@ -227,7 +227,7 @@ def _moved_away(descriptor: int, least: int) -> int:
 def _place(descriptors: Sequence[int], places: Sequence[Sequence[int]]) -> None:
     """Give each descriptor the numbers that it has for the daemon, and no other."""
     beyond = 1 + max(number for numbers in places for number in numbers)
-    moved = [_moved_away(descriptor, beyond) for descriptor in descriptors]
+    moved = [_move_descriptor(descriptor, beyond) for descriptor in descriptors]
     for descriptor, numbers in zip(moved, places, strict=True):
         for number in numbers:
             os.dup2(descriptor, number)

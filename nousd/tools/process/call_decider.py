@@ -34,7 +34,7 @@ from nousd.tools.process.waiting_call import (
     NOTIFICATION_BYTES,
     Answer,
     Call,
-    checked,
+    check_result,
 )
 from nousd.tools.process.writable_places import WritablePlaces
 
@@ -74,7 +74,7 @@ def decide_calls(receiver: socket.socket) -> None:
 def _drop_capabilities() -> None:
     """Make the kernel judge this thread as it judges the command; the others keep what they have."""
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
-    checked(LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
+    check_result(LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
 
 
 class Decider:

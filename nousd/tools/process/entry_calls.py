@@ -27,7 +27,7 @@ from nousd.tools.process.waiting_call import (
     LIBC,
     Answer,
     Call,
-    checked,
+    check_result,
 )
 from nousd.tools.process.writable_places import Entry, WritablePlaces
 
@@ -149,7 +149,7 @@ class EntryCalls:
         return DONE
 
     def _remove(self, form: Form, call: Call, stack: ExitStack) -> Answer:
-        flags = 0 if form.flags is None else call.unsigned(form.flags)
+        flags = 0 if form.flags is None else call.read_unsigned(form.flags)
         removes_folder = form.change == "rmdir" or flags == AT_REMOVEDIR
         entry = self._own(form, call, stack)
         if entry is None or flags & ~AT_REMOVEDIR or (entry.is_folder and not removes_folder):
@@ -177,7 +177,7 @@ class EntryCalls:
 
     def _add_name(self, form: Form, call: Call, stack: ExitStack) -> Answer:
         both = self._both(form, call, stack)
-        flags = 0 if form.flags is None else call.unsigned(form.flags)
+        flags = 0 if form.flags is None else call.read_unsigned(form.flags)
         if both is None or flags & ~AT_SYMLINK_FOLLOW:
             return LEFT
         old, new = both
@@ -196,7 +196,7 @@ class EntryCalls:
 
     def _rename(self, form: Form, call: Call, stack: ExitStack) -> Answer:
         both = self._both(form, call, stack)
-        flags = 0 if form.flags is None else call.unsigned(form.flags)
+        flags = 0 if form.flags is None else call.read_unsigned(form.flags)
         if both is None or flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
             return LEFT
         old, new = both
@@ -204,7 +204,7 @@ class EntryCalls:
             return LEFT
         if not all(self._is_movable(entry) for entry in both):
             return LEFT
-        checked(
+        check_result(
             LIBC.syscall(
                 RENAMEAT2[os.uname().machine],
                 *(old.folder.descriptor, old.name, new.folder.descriptor, new.name),
@@ -244,4 +244,4 @@ class EntryCalls:
 
 def _mode(form: Form, call: Call) -> int:
     assert form.value is not None
-    return call.unsigned(form.value)
+    return call.read_unsigned(form.value)

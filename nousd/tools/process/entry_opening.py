@@ -58,7 +58,7 @@ class Opening:
 
     def open(self, form: Form, call: Call, stack: ExitStack) -> Answer:
         """Carry out ``open``, ``openat`` or ``creat``."""
-        flags = CREATING if form.flags is None else call.unsigned(form.flags)
+        flags = CREATING if form.flags is None else call.read_unsigned(form.flags)
         if flags & os.O_PATH or flags & ACCESS == ACCESS:
             return LEFT
         if (names := call.names(stack, (form.folder, form.path))) is None:
@@ -68,15 +68,15 @@ class Opening:
         kinds = (PARTED, UNREAD) if flags & (ACCESS | os.O_CREAT) else (UNREAD,)
         is_exclusive = flags & EXCLUSIVE == EXCLUSIVE
         follows = not is_exclusive and not flags & os.O_NOFOLLOW
-        if (found := self._found(*names[0], stack, kinds=kinds, follows=follows)) is None:
+        if (found := self._look_up(*names[0], stack, kinds=kinds, follows=follows)) is None:
             return LEFT
         entry, file = found
         if file is not None:
-            return LEFT if is_exclusive else self._opened(file, flags)
+            return LEFT if is_exclusive else self._open_existing(file, flags)
         if not flags & os.O_CREAT:
             return LEFT
         assert form.value is not None
-        return _made(entry, flags, call.unsigned(form.value), call)
+        return _make_file(entry, flags, call.read_unsigned(form.value), call)
 
     def truncate(self, form: Form, call: Call, stack: ExitStack) -> Answer:
         """Carry out ``truncate``."""
@@ -84,11 +84,11 @@ class Opening:
         size = call.arguments[form.value]
         if size >> 63 or (names := call.names(stack, (form.folder, form.path))) is None:
             return LEFT
-        _, file = self._found(*names[0], stack) or (None, None)
+        _, file = self._look_up(*names[0], stack) or (None, None)
         if file is None:
             return LEFT
         _require_size(size, call)
-        if (opened := self._opened(file, os.O_WRONLY)) is LEFT:
+        if (opened := self._open_existing(file, os.O_WRONLY)) is LEFT:
             return LEFT
         try:
             os.ftruncate(opened.descriptor, size)
@@ -96,7 +96,7 @@ class Opening:
             os.close(opened.descriptor)
         return DONE
 
-    def _found(
+    def _look_up(
         self,
         start: int,
         path: bytes,
@@ -105,7 +105,8 @@ class Opening:
         kinds: Container[str] = (PARTED, UNREAD),
         follows: bool = True,
     ) -> tuple[Entry, int | None] | None:
-        """Return the name that a path leads to in the end, and what has it (O_PATH), if anything has.
+        """Return the name that a path leads to in the end, and a descriptor (O_PATH) of its file, if
+        there is one.
 
         Args:
             kinds: of folders in which the call is not left.
@@ -151,7 +152,7 @@ class Opening:
                 raise error(errno.EOPNOTSUPP)
         return LEFT
 
-    def _opened(self, file: int, flags: int) -> Answer:
+    def _open_existing(self, file: int, flags: int) -> Answer:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or self._places.is_closed_file(status):
             return LEFT
@@ -161,25 +162,25 @@ class Opening:
         if not flags & os.O_NONBLOCK:
             has = fcntl.fcntl(descriptor, fcntl.F_GETFL)
             fcntl.fcntl(descriptor, fcntl.F_SETFL, has & ~os.O_NONBLOCK)
-        return _handed(descriptor, flags)
+        return _build_answer(descriptor, flags)
 
 
-def _made(entry: Entry, flags: int, mode: int, call: Call) -> Answer:
+def _make_file(entry: Entry, flags: int, mode: int, call: Call) -> Answer:
     # The filter refuses it before; it must stay so if that should ever change.
     if mode & stat.S_ISUID:
         raise error(errno.EPERM)
     call.take_umask()
     making = flags | EXCLUSIVE | os.O_NOFOLLOW | os.O_CLOEXEC
     above = entry.folder.descriptor
-    return _handed(os.open(entry.name, making, mode & 0o7777, dir_fd=above), flags)
+    return _build_answer(os.open(entry.name, making, mode & 0o7777, dir_fd=above), flags)
 
 
-def _handed(descriptor: int, flags: int) -> Answer:
+def _build_answer(descriptor: int, flags: int) -> Answer:
     return Answer(descriptor=descriptor, is_inherited=not flags & os.O_CLOEXEC)
 
 
 def _require_size(size: int, call: Call) -> None:
-    """Refuse what exceeds the caller's own limit, which does not hold for us."""
+    """Refuse a size beyond the caller's own limit, which does not hold for us."""
     most, _ = resource.prlimit(call.thread, resource.RLIMIT_FSIZE)
     call.require_alive()
     if most != resource.RLIM_INFINITY and size > most:

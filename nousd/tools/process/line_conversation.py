@@ -150,7 +150,7 @@ class LineConversation:
                 await self._process.wait()
 
 
-def found_program(
+def find_program(
     command: Sequence[str], env: Mapping[str, str], failure: Callable[[str], NousdError]
 ) -> tuple[str, ...]:
     """Return a command line with the path of its program, which is looked up in the PATH of ``env``.

@@ -28,7 +28,7 @@ from nousd.tools.process.waiting_call import (
     Answer,
     Call,
     Opened,
-    checked,
+    check_result,
     error,
 )
 from nousd.tools.process.writable_places import WritablePlaces
@@ -113,7 +113,7 @@ class MetadataCalls:
             OSError: it is refused, by us or by the kernel.
         """
         with ExitStack() as stack:
-            file, times = _opened(call, form, stack)
+            file, times = _open_target(call, form, stack)
             if form.change == "owner":
                 _require_owner(file, call, form.value)
                 if self._places.may_change(file):
@@ -128,15 +128,15 @@ class MetadataCalls:
             return DONE
 
 
-def _opened(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes | None]:
+def _open_target(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes | None]:
     """Return a descriptor (O_PATH) of the file that a call is about, and the times it gives."""
-    flags = 0 if form.flags is None else call.unsigned(form.flags)
+    flags = 0 if form.flags is None else call.read_unsigned(form.flags)
     if flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH):
         raise error(errno.EINVAL)
     path = None if form.path is None else call.path(form.path)
     times = _read_times(call, form) if form.change == "times" else None
     follows = form.follows and not flags & AT_SYMLINK_NOFOLLOW
-    descriptor = AT_FDCWD if form.folder is None else call.signed(form.folder)
+    descriptor = AT_FDCWD if form.folder is None else call.read_signed(form.folder)
     if path is None and descriptor == AT_FDCWD:
         raise error(errno.EBADF if form.path is None else errno.EFAULT)
     if path is not None and follows and (own := _own_descriptor(path)) is not None:
@@ -145,7 +145,7 @@ def _opened(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes | None
         path = None
     start = AT_FDCWD
     if path is None or not path.startswith(b"/"):
-        start = stack.enter_context(call.started(descriptor))
+        start = stack.enter_context(call.open_start(descriptor))
     call.require_alive()
     if path is None:
         return start, times
@@ -195,9 +195,9 @@ def _set_mode(file: int, mode: int) -> None:
     # The filter refuses it before; it must stay so if that should ever change.
     if mode & stat.S_ISUID:
         raise error(errno.EPERM)
-    checked(LIBC.syscall(FCHMODAT2, file, b"", mode & 0o7777, AT_EMPTY_PATH))
+    check_result(LIBC.syscall(FCHMODAT2, file, b"", mode & 0o7777, AT_EMPTY_PATH))
 
 
 def _set_times(file: int, times: bytes | None) -> None:
     number = UTIMENSAT[os.uname().machine]
-    checked(LIBC.syscall(number, file, b"", times, AT_EMPTY_PATH))
+    check_result(LIBC.syscall(number, file, b"", times, AT_EMPTY_PATH))

@@ -84,7 +84,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         facts = self.result.sandbox
         return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
 
-    def told(self, nothing: str, *notes: str | None) -> ToolResult:
+    def to_tool_result(self, nothing: str, *notes: str | None) -> ToolResult:
         """Return the text for the model: output, remarks, and then the notes.
 
         Args:
@@ -106,7 +106,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     output = _Taken("stdout", context.secrets.stream(), collector, stream)
     errors = _Taken("stderr", context.secrets.stream(), collector, stream)
 
-    async with _held(command, context) as held, trio.open_nursery() as nursery:
+    async with _hold_sandbox(command, context) as held, trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         ended = await run_supervised(
             held.argv,
@@ -178,7 +178,7 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
     def take(chunk: bytes) -> None:
         said.extend(chunk[: bytes_max + 1 - len(said)])
 
-    async with _held(command, context) as held:
+    async with _hold_sandbox(command, context) as held:
         ended = await run_supervised(
             held.argv,
             cwd=context.workdir,
@@ -213,7 +213,7 @@ def _with_left(facts: SandboxFacts, left: Sequence[Left]) -> SandboxFacts:
 
 
 @asynccontextmanager
-async def _held(command: Command, context: ToolContext) -> AsyncIterator[SandboxedProcess]:
+async def _hold_sandbox(command: Command, context: ToolContext) -> AsyncIterator[SandboxedProcess]:
     env = {**filter_environment(), **command.variables}
     if command.sandbox is None:
         await in_folder_thread(require_real, context.workdir)
@@ -233,7 +233,7 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Sandbox
             network=command.network or command.sandbox.has_network,
         )
     )
-    held = await in_folder_thread(_begun, holding, context.workdir)
+    held = await in_folder_thread(_enter_sandbox, holding, context.workdir)
     try:
         yield held
     finally:
@@ -243,7 +243,9 @@ async def _held(command: Command, context: ToolContext) -> AsyncIterator[Sandbox
             context.tell_left(left)
 
 
-def _begun(holding: AbstractContextManager[SandboxedProcess], workdir: Path) -> SandboxedProcess:
+def _enter_sandbox(
+    holding: AbstractContextManager[SandboxedProcess], workdir: Path
+) -> SandboxedProcess:
     # What starts in it, and what opens paths to a sandbox, knows it by its name.
     require_real(workdir)
     return holding.__enter__()

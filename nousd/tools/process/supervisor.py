@@ -158,11 +158,11 @@ async def run_supervised(
         with ExitStack() as stack:
             inherited = stack.enter_context(ExitStack())
             outputs = stack.enter_context(_Outputs())
-            streams = [_opened_null(inherited), outputs.pipe(on_output, stack, inherited)]
+            streams = [_open_null(inherited), outputs.pipe(on_output, stack, inherited)]
             errors = None if on_errors is None else outputs.pipe(on_errors, stack, inherited)
             streams.append(streams[-1] if errors is None else errors)
             program = _Program(argv, cwd, env, grace_seconds, held, wait_started)
-            async with _supervised(program, streams, inherited.close) as command:
+            async with _supervise(program, streams, inherited.close) as command:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(outputs.pass_on, wait_room)
                     with trio.move_on_after(timeout_seconds) as limit:
@@ -192,7 +192,7 @@ class Conversation(NamedTuple):
 
 
 @asynccontextmanager
-async def supervised_conversation(
+async def open_conversation(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_seconds: float = GRACE_SECONDS
 ) -> AsyncIterator[Conversation]:
     """Start a program to talk to; at the end of the block it is ended, with all that it started.
@@ -214,7 +214,7 @@ async def supervised_conversation(
             inherited.callback(os.close, given)
             theirs.append(given)
         program = _Program(argv, cwd, env, grace_seconds)
-        command = await stack.enter_async_context(_supervised(program, theirs, inherited.close))
+        command = await stack.enter_async_context(_supervise(program, theirs, inherited.close))
         stdin, stdout, stderr = ours
         yield Conversation(stdin, stdout, stderr, command.wait_ended, command.code)
 
@@ -250,14 +250,14 @@ class _Program(NamedTuple):
         return job, list(numbers)
 
 
-def _opened_null(stack: ExitStack) -> int:
+def _open_null(stack: ExitStack) -> int:
     descriptor = os.open(os.devnull, os.O_RDWR)
     stack.callback(os.close, descriptor)
     return descriptor
 
 
 @asynccontextmanager
-async def _supervised(
+async def _supervise(
     program: _Program, streams: Sequence[int], close_streams: Callable[[], None]
 ) -> AsyncIterator[_Supervised]:
     """Start a program; at the end of the block it is ended.

@@ -301,13 +301,13 @@ class Command:
             self._reap()
             began = time.monotonic()
             if counts and began >= next_count:
-                if (exceeded := self._exceeded()) is not None:
+                if (exceeded := self._find_exceeded_limit()) is not None:
                     return exceeded
                 took = time.monotonic() - began
                 next_count = began + max(COUNTING_SECONDS, took / COUNTING_SHARE_MAX)
         return None
 
-    def _exceeded(self) -> str | None:
+    def _find_exceeded_limit(self) -> str | None:
         """Return the name of a limit that the command exceeds."""
         found = list(descendants(os.getpid()))
         processes, memory = self._limits.processes, self._limits.memory_bytes

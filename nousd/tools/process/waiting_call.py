@@ -75,13 +75,13 @@ class Call:
         self.arguments = fields[6:]
         self._listener = listener
 
-    def unsigned(self, place: int) -> int:
+    def read_unsigned(self, place: int) -> int:
         """Return the lower half of an argument, in which the kernel looks for flags and modes."""
         return self.arguments[place] & 0xFFFFFFFF
 
-    def signed(self, place: int) -> int:
+    def read_signed(self, place: int) -> int:
         """Return the lower half of an argument, in which the kernel looks for a descriptor."""
-        number = self.unsigned(place)
+        number = self.read_unsigned(place)
         return number - (1 << 32) if number >> 31 else number
 
     def require_alive(self) -> None:
@@ -99,7 +99,7 @@ class Call:
         return text
 
     def memory(self, address: int, size: int) -> bytes:
-        """Read the memory of who calls, up to what is not there."""
+        """Read the caller's memory, up to the first byte that is not there."""
         if address > ADDRESS_MAX:
             raise error(errno.EFAULT)
         with Opened(f"/proc/{self.thread}/mem", os.O_RDONLY) as memory:
@@ -116,8 +116,8 @@ class Call:
         # The program's name, in which a line end is escaped, is in the line above.
         os.umask(int(text.partition(b"\nUmask:")[2].split(None, 1)[0], 8))
 
-    def started(self, descriptor: int) -> Opened:
-        """Open what a descriptor of the caller means, or its working directory."""
+    def open_start(self, descriptor: int) -> Opened:
+        """Open the target of a descriptor of the caller, or its working directory."""
         if descriptor == AT_FDCWD:
             return Opened(f"/proc/{self.thread}/cwd", os.O_PATH)
         if descriptor < 0:
@@ -150,8 +150,8 @@ class Call:
         path = self.path(place) or b""
         if path.startswith(b"/"):
             return AT_FDCWD, path
-        descriptor = AT_FDCWD if folder is None else self.signed(folder)
-        return stack.enter_context(self.started(descriptor)), path
+        descriptor = AT_FDCWD if folder is None else self.read_signed(folder)
+        return stack.enter_context(self.open_start(descriptor)), path
 
 
 class Opened:
@@ -177,7 +177,7 @@ class Opened:
             self._descriptor = os.open(path, flags)
             return
         how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_MAGICLINKS | resolving)
-        self._descriptor = checked(LIBC.syscall(OPENAT2, start, path, how, len(how)))
+        self._descriptor = check_result(LIBC.syscall(OPENAT2, start, path, how, len(how)))
 
     def __enter__(self) -> int:
         return self._descriptor
@@ -191,7 +191,7 @@ def place_of(file: int) -> bytes:
     return os.readlink(b"/proc/self/fd/%d" % file)  # noqa: PTH115
 
 
-def checked(result: int) -> int:
+def check_result(result: int) -> int:
     """Return the result of a function of the C library.
 
     Raises:

@@ -117,12 +117,13 @@ class WritablePlaces:
         self._closed: list[bytes] = plan["closed"]
         self._git = frozenset(plan["git"])
         self._names = {
-            _folded(folder): re.compile(pattern, re.IGNORECASE) for folder, pattern in plan["names"]
+            _fold_case(folder): re.compile(pattern, re.IGNORECASE)
+            for folder, pattern in plan["names"]
         }
-        self._closed_names = frozenset(map(_folded, self._closed))
+        self._closed_names = frozenset(map(_fold_case, self._closed))
         named = [folder for folder, _ in plan["names"]]
         self._ways = frozenset(_above([*self._closed, *(b"%s/x" % folder for folder in named)]))
-        self._folded_ways = frozenset(map(_folded, self._ways))
+        self._folded_ways = frozenset(map(_fold_case, self._ways))
         self._files: _Files | None = None
 
     def may_change(self, file: int) -> bool:
@@ -192,7 +193,7 @@ class WritablePlaces:
         """Return whether a name may be made, written and removed."""
         if entry.folder.is_whole:
             return True
-        above = _folded(entry.folder.place)
+        above = _fold_case(entry.folder.place)
         names = self._names.get(above)
         return not any(
             f"{above}/{name}" in self._closed_names or (names is not None and names.match(name))
@@ -203,7 +204,7 @@ class WritablePlaces:
         """Return whether a name may, besides, be moved away, and something else moved there."""
         if entry.folder.is_whole:
             return True
-        above = _folded(entry.folder.place)
+        above = _fold_case(entry.folder.place)
         is_way = any(f"{above}/{name}" in self._folded_ways for name in _spellings(entry.name))
         return self.is_free(entry) and not is_way
 
@@ -229,7 +230,7 @@ class WritablePlaces:
             if (kind := self._kinds.get(place)) is not None:
                 return kind, place
             if self._closed_names:
-                folded = _folded(place)
+                folded = _fold_case(place)
                 is_other_spelling = folded in self._folded_ways and place not in self._ways
                 if is_other_spelling or folded in self._closed_names:
                     return CLOSED, place
@@ -244,7 +245,7 @@ class WritablePlaces:
         return False
 
 
-def _folded(path: bytes) -> str:
+def _fold_case(path: bytes) -> str:
     return os.fsdecode(path).casefold()
 
 
@@ -252,7 +253,7 @@ def _spellings(name: bytes) -> tuple[str, str]:
     """Return a name without case, and without what some file systems ignore: none of the closed names
     that matter has other characters than those of ASCII.
     """
-    folded = _folded(name)
+    folded = _fold_case(name)
     return folded, folded.encode("ascii", "ignore").decode()
 
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.fs.git_layout import is_layout, is_repository
-from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
+from nousd.tools.fs.hard_links import OtherNames, find_linked_files, other_names, targets_of
 from nousd.tools.sandbox.folder_memory import FolderMemory, Remembered, listing_of
 
 ENTRIES_MAX: Final = 200_000
@@ -405,7 +405,7 @@ def _other_names(workdir: Path, walk: _Walk, wanted: _Wanted, shown: Sequence[Pa
     # The others are directories of somebody else, which nobody here can read.
     by_rules = targets_of((workdir / place for place in filter(wanted.hides, walk.hidden)), starts)
     skipped = {str(path) for path in (*by_rules, *(workdir / place for place in walk.hidden))}
-    return other_names(linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)
+    return other_names(find_linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)
 
 
 def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from nousd.tools.fs.git_layout import obeyed_by_git
+from nousd.tools.fs.git_layout import why_git_obeys
 from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.sandbox.git_folders import ObeyedByGit, find_paths_named_above, find_paths_named_in
 from nousd.tools.sandbox.obeyed_links import ObeyedLinks
@@ -24,7 +24,7 @@ def why_obeyed(workdir: Path, links: ObeyedLinks, results: Mapping[Parts, bytes 
             files that ``git_layout.is_attributes`` names; for others it may be anything.
     """
     return (
-        obeyed_by_git(workdir, results)
+        why_git_obeys(workdir, results)
         or _why_git_names(workdir, results)
         or links.leading_to(workdir, results.keys())
     )

@@ -17,7 +17,7 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.fs.containment import lies_in, lies_in_any, lies_in_one_of
-from nousd.tools.fs.hard_links import OtherNames, linked_files, other_names, targets_of
+from nousd.tools.fs.hard_links import OtherNames, find_linked_files, other_names, targets_of
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
 from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, ClosedByRules, Found, Names, Search
@@ -329,7 +329,7 @@ def _other_names(
 ) -> OtherNames:
     """Return other names of protected files, by which they could be written."""
     places = targets_of(protected, starts)
-    linked = linked_files(places, SHORT_ENTRIES_MAX)
+    linked = find_linked_files(places, SHORT_ENTRIES_MAX)
     skipped = {str(path) for path in (*places, *hidden)}
     return other_names(linked, starts, skipped, SHORT_ENTRIES_MAX)
 

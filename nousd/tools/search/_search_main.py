@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3]))
 
 from nousd.errors import ToolError
 from nousd.tools.fs.globs import Parts, glob_matcher
-from nousd.tools.fs.open_nofollow import changed
+from nousd.tools.fs.open_nofollow import make_changed_error
 from nousd.tools.fs.path_errors import explain_os_errors
 from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.tree_walk import open_tree
@@ -78,9 +78,9 @@ def _confinement(request: Request) -> PathSandbox:
         hard_links=request["hard_links"],
     )
     if str(whole.workdir) != request["real_workdir"]:
-        raise changed(request["real_workdir"])
-    open_to_call = whole if request["opened"] is None else whole.opened_to(request["opened"])
-    return open_to_call.closed_to(
+        raise make_changed_error(request["real_workdir"])
+    open_to_call = whole if request["opened"] is None else whole.allow_outside(request["opened"])
+    return open_to_call.restrict(
         reading=[re.compile(*pattern) for pattern in request["closed"]],
         may_miss=request["may_miss"],
     )

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 
 from nousd.errors import ConfigError, ToolError
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -77,7 +77,7 @@ class WebAllow:
                     label.replace("-", "").isalnum() for label in host.split(".")
                 ):
                     raise ConfigError(
-                        f"web_allow: {shown(entry)} is no host and no network: {error}"
+                        f"web_allow: {format_given(entry)} is no host and no network: {error}"
                     ) from None
                 self._hosts.add(host)
 
@@ -91,8 +91,8 @@ class WebAllow:
             return
         if not all(self._permits(address) for address in addresses):
             raise ToolError(
-                f"web_fetch_refused: {shown(host)} is not a public address; the user can allow it in the"
-                " setting web_allow"
+                f"web_fetch_refused: {format_given(host)} is not a public address; the user can allow it"
+                " in the setting web_allow"
             )
 
     def _permits(self, address: Address) -> bool:
@@ -114,6 +114,6 @@ def literal(host: str) -> Address | None:
         last = host.rpartition(".")[2]
         if last.isdigit() or last.lower().startswith("0x") or ":" in host:
             raise ToolError(
-                f"web_fetch_refused: {shown(host)} is no address as it is usually written"
+                f"web_fetch_refused: {format_given(host)} is no address as it is usually written"
             ) from None
         return None

@@ -17,7 +17,7 @@ import trio
 from nousd.errors import ToolError
 from nousd.tools.environment import filter_environment
 from nousd.tools.own_program import own_program
-from nousd.tools.process.supervisor import supervised_conversation
+from nousd.tools.process.supervisor import open_conversation
 from nousd.tools.web.request import Page
 
 HTML_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -159,7 +159,7 @@ async def _extract_text(page: Page, form: Form, libraries: Path) -> str | None:
     argv = [*_PROGRAM, str(libraries), form, _detect_charset(page)]
     text, last = bytearray(), b""
     async with (
-        supervised_conversation(argv, cwd=Path("/"), env=filter_environment()) as process,
+        open_conversation(argv, cwd=Path("/"), env=filter_environment()) as process,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(_send, process.stdin, page.body[:HTML_BYTES_MAX])

@@ -25,7 +25,7 @@ import trio
 
 from nousd import __version__
 from nousd.errors import ToolError
-from nousd.tools.fs.path_errors import shown
+from nousd.tools.fs.path_errors import format_given
 from nousd.tools.web.addresses import Address, WebAllow, literal
 from nousd.wire.limits import WEB_PAGE_BYTES_MAX, WEB_REDIRECTS_MAX
 
@@ -118,14 +118,14 @@ def target_of(text: str) -> httpx2.URL:
     try:
         url = httpx2.URL(text)
     except (httpx2.InvalidURL, ValueError) as error:
-        raise _build_refusal(f"{shown(text)} is no URL: {error}") from None
+        raise _build_refusal(f"{format_given(text)} is no URL: {error}") from None
     if url.scheme not in _DEFAULT_PORTS:
-        raise _build_refusal(f"{shown(text)} does not begin with http:// or https://")
+        raise _build_refusal(f"{format_given(text)} does not begin with http:// or https://")
     if url.userinfo:
         raise _build_refusal("a URL with a user or password")
     host = host_of(url)
     if literal(host) is None and not _NAME.fullmatch(host):
-        raise _build_refusal(f"{shown(text)} has no host that can be asked")
+        raise _build_refusal(f"{format_given(text)} has no host that can be asked")
     port = url.port or _DEFAULT_PORTS[url.scheme]
     if port > 0xFFFF or (port < _PRIVILEGED_PORTS and port not in _PORTS_ALLOWED):
         raise _build_refusal(f"port {port}: below 1024 only 80 and 443")
@@ -149,7 +149,7 @@ async def fetch(text: str, reach: Reach) -> Page:
         try:
             return await _follow_redirects(target_of(text), reach)
         except httpx2.HTTPError as error:
-            raise _build_failure(f"{_what(error)}: {shown(_reason(error))}") from error
+            raise _build_failure(f"{_what(error)}: {format_given(_reason(error))}") from error
         except OSError as error:
             raise _build_failure(f"the host cannot be found: {error.strerror or error}") from error
     raise _build_failure(f"it took longer than {TOTAL_SECONDS:g} seconds")
@@ -176,7 +176,7 @@ def _parse_redirect(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | 
     try:
         joined = str(url.join(location))
     except (httpx2.InvalidURL, ValueError) as error:
-        raise _build_refusal(f"a redirect to {shown(location)}: {error}") from None
+        raise _build_refusal(f"a redirect to {format_given(location)}: {error}") from None
     after = target_of(joined)
     if url.scheme == "https" and after.scheme == "http":
         raise _build_refusal("a redirect from https to http")
@@ -302,7 +302,7 @@ def _decoder(encoding: str) -> Inflate:
         return lambda chunk, most: chunk[:most]
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise _build_failure(
-            f"the server used the encoding {shown(coding)}, for which nobody asked"
+            f"the server used the encoding {format_given(coding)}, for which nobody asked"
         )
     return _Inflater()
 
