@@ -69,7 +69,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
 def _stage_change(
     path_sandbox: PathSandbox, change: Change, made: ExitStack, staging: ExitStack
 ) -> StagedFile | None:
-    """Prepare what can be prepared before anything changes; return the staged file.
+    """Prepare a change as far as possible before anything changes; return the staged file.
 
     Args:
         made: removes the directories that are created.

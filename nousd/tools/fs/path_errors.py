@@ -28,7 +28,7 @@ def explain_os_errors(verb: str, given: str) -> Iterator[None]:
 
 
 def make_outside_error(given: str) -> ToolError:
-    """Name the path as it was given: a model should not learn where it leads."""
+    """Return the error for a path outside, as given: a model should not learn where it leads."""
     return ToolError(f"path_outside_workdir: {format_given(given)}")
 
 

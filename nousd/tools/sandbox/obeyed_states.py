@@ -53,7 +53,7 @@ def folder(status: os.stat_result) -> State:
 
 
 def has_changed_since(path: Path | str, began_ns: int) -> bool:
-    """Return whether a file, or what a folder holds, has changed since a time after the epoch."""
+    """Return whether a file, or the content of a folder, has changed since a time after the epoch."""
     try:
         return os.lstat(path).st_ctime_ns >= began_ns
     except OSError:
