@@ -18,7 +18,7 @@ from nousd.tools.sandbox._bubblewrap_main import ETC, STAGING
 from nousd.tools.sandbox.bubblewrap import Bubblewrap
 from nousd.tools.sandbox.detect import Detector, SandboxName
 from nousd.tools.sandbox.interface import Request
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 
 from .client import Commands, Recording, commands, subscription
 from .programs import Measure, daemon, folder, helper, in_turns, model_flags
@@ -77,7 +77,7 @@ async def rows() -> list[Row]:
     """
     made: list[Row] = []
     for sandbox in _MORE_MS:
-        if sandbox == "none" or Detector(sandbox, Chosen())() is not None:
+        if sandbox == "none" or Detector(sandbox, SandboxChoices())() is not None:
             made += await _rows_of(sandbox)
     return made
 
@@ -158,7 +158,7 @@ def bare_command(sandbox: SandboxName, work: Path) -> Iterator[Measure]:
     if sandbox != "bubblewrap":
         yield _run_ms(argv, work)
         return
-    found = Detector("bubblewrap", Chosen())()
+    found = Detector("bubblewrap", SandboxChoices())()
     assert isinstance(found, Bubblewrap)
     request = Request(argv=argv, env={"PATH": "/usr/bin:/bin"}, workdir=work)
     with found.hold(request) as held:

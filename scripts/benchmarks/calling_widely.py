@@ -17,7 +17,7 @@ import trio
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 
 from .calling import Caller, bare_command, small_workspace
 from .client import commands, subscription
@@ -47,7 +47,7 @@ async def rows() -> list[Row]:
     true`` among 50,000 files; a call of an MCP server over stdio, beside the SDK's own client.
     """
     made = [await _mcp()]
-    if Detector("bubblewrap", Chosen())() is not None:
+    if Detector("bubblewrap", SandboxChoices())() is not None:
         made += [await _gain(), await _many_files()]
     return made
 

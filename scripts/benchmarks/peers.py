@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import trio
 
 from nousd.tools.sandbox.detect import Detector, SandboxName
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 from scripts.matrix.installing import NotInstalled, install
 
 from .client import Recording, commands, subscription
@@ -135,7 +135,9 @@ async def _peer_agent(peer: Peer, place: Path, origin: str) -> AsyncIterator[Age
 
 def _entrants() -> Iterator[Entrant]:
     works = [
-        name for name in _SANDBOXES if name == "none" or Detector(name, Chosen())() is not None
+        name
+        for name in _SANDBOXES
+        if name == "none" or Detector(name, SandboxChoices())() is not None
     ]
     for name in works:
         yield Entrant(

@@ -14,12 +14,12 @@ import pytest
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox.detect import Detector, SandboxName
 from nousd.tools.sandbox.limits import MEBIBYTE, Limits
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 from tests.tools.bench import SECRET, Bench
 
 PYTHON = os.path.realpath(sys.executable)
 
-CHOSEN = Chosen(
+CHOSEN = SandboxChoices(
     read_paths=(Path(sys.base_prefix),),
     protected=("AGENTS.md", "opencode.json*", ".github/instructions"),
     reserved=(".nousd",),
@@ -62,7 +62,7 @@ class SandboxBench(Bench):
         name: the sandbox; the test is skipped if it does not work here.
     """
 
-    def __init__(self, root: Path, name: SandboxName, chosen: Chosen = CHOSEN) -> None:
+    def __init__(self, root: Path, name: SandboxName, chosen: SandboxChoices = CHOSEN) -> None:
         super().__init__(root)
         self.name = name
         self.is_bubblewrap = name == "bubblewrap"

@@ -9,7 +9,7 @@ import pytest
 
 from nousd.tools.sandbox import detect, landlock, seccomp
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 
 WORKS = 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'
 
@@ -37,7 +37,7 @@ def test_the_first_sandbox_that_works_is_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path / "bin", WORKS, monkeypatch)
-    detector = Detector("auto", Chosen())
+    detector = Detector("auto", SandboxChoices())
     found = detector()
     assert found is not None
     assert found.name == "bubblewrap"
@@ -48,7 +48,7 @@ def test_a_sandbox_is_tried_once_when_it_is_first_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = install(tmp_path / "bin", WORKS, monkeypatch)
-    detector = Detector("auto", Chosen())
+    detector = Detector("auto", SandboxChoices())
     assert not runs.exists()
     assert detector() is detector()
     assert runs.read_text() == "run\n"
@@ -61,7 +61,7 @@ def test_a_sandbox_that_does_not_work_is_skipped_with_the_reason(
         tmp_path / "bin", "echo No permissions to create new namespace >&2; exit 1", monkeypatch
     )
     without_landlock(monkeypatch)
-    detector = Detector("auto", Chosen())
+    detector = Detector("auto", SandboxChoices())
     assert detector() is None
     assert reasons(detector) == [
         (
@@ -77,7 +77,7 @@ def test_a_sandbox_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.Mon
     install(tmp_path / "bin", "exec sleep 1000", monkeypatch)
     without_landlock(monkeypatch)
     monkeypatch.setattr(detect, "TRIAL_SECONDS", 0.2)
-    detector = Detector("auto", Chosen())
+    detector = Detector("auto", SandboxChoices())
     assert detector() is None
     assert "did not end within 0.2 seconds" in reasons(detector)[0][1]
 
@@ -85,7 +85,7 @@ def test_a_sandbox_that_hangs_is_skipped(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_long_reason_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "bin", "head -c 100000 /dev/zero | tr '\\0' x >&2; exit 1", monkeypatch)
     without_landlock(monkeypatch)
-    detector = Detector("auto", Chosen())
+    detector = Detector("auto", SandboxChoices())
     assert detector() is None
     assert len(reasons(detector)[0][1]) < 400
 
@@ -94,11 +94,11 @@ def test_only_the_configured_sandbox_is_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = install(tmp_path / "bin", WORKS, monkeypatch)
-    none = Detector("none", Chosen())
+    none = Detector("none", SandboxChoices())
     assert none() is None
     assert none.findings() == ()
     without_landlock(monkeypatch)
-    other = Detector("landlock", Chosen())
+    other = Detector("landlock", SandboxChoices())
     assert other() is None
     assert reasons(other) == [("landlock", "the kernel has no Landlock")]
     assert not runs.exists()
@@ -109,7 +109,7 @@ def test_a_sandbox_that_is_not_installed_is_reported_with_advice(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     without_landlock(monkeypatch)
-    first, second = Detector("auto", Chosen()).findings()
+    first, second = Detector("auto", SandboxChoices()).findings()
     assert (first.reason, first.advice) == (
         "bubblewrap (bwrap) is not installed",
         "apt install bubblewrap",
@@ -122,7 +122,7 @@ def test_a_machine_without_a_system_call_filter_has_no_sandbox(
 ) -> None:
     runs = install(tmp_path / "bin", WORKS, monkeypatch)
     monkeypatch.setattr(seccomp, "why_not", lambda: "there are no numbers")
-    detector = Detector("auto", Chosen())
+    detector = Detector("auto", SandboxChoices())
     assert detector() is None
     assert reasons(detector) == [
         ("bubblewrap", "there are no numbers"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 from nousd.tools.sandbox.interface import Request
 from tests.tools.landlock_bench import CALLS, Repositories, bench_in, repositories_in
 
@@ -247,7 +247,7 @@ async def test_without_its_supervisor_nothing_is_made(held: Repositories) -> Non
             timeout_seconds=20,
             held=msgspec.structs.replace(process, argv=argv),
         )
-    assert ended == Ended(failure="lost its supervisor")
+    assert ended == ProcessEnd(failure="lost its supervisor")
     result = (held.work / "src" / "result").read_text()
     assert result in ("", str([errno.ENOSYS, errno.ENOSYS]))
     assert not (held.work / "new").exists()

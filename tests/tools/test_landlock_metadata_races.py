@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 from nousd.tools.sandbox import filter_listener
 from nousd.tools.sandbox.interface import Request
 from tests.tools.landlock_bench import CALLS, Attacked, bench_in
@@ -230,7 +230,7 @@ async def test_without_its_supervisor_no_call_succeeds(
             timeout_seconds=20,
             held=msgspec.structs.replace(process, argv=argv),
         )
-    assert ended == Ended(failure="lost its supervisor")
+    assert ended == ProcessEnd(failure="lost its supervisor")
     assert (attacked.work / "src" / "result").read_text() in ("", str(errno.ENOSYS))
     assert attacked.inside.stat().st_mode & 0o777 == 0o600
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nousd.tools.sandbox import deny_scan as rule_walk
-from nousd.tools.sandbox.deny_scan import ClosedByRules, Found, Search
+from nousd.tools.sandbox.deny_scan import ClosedByRules, FoundFiles, Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.trap_watch import names_of
 from nousd.tools.sandbox.visible_paths import places_of
@@ -145,7 +145,7 @@ def test_a_directory_that_cannot_be_listed_is_closed_as_a_whole(
         return open_(path, flags)
 
     monkeypatch.setattr(os, "open", refusing)
-    unseen = Found(named=("a",))
+    unseen = FoundFiles(named=("a",))
     assert search_in(Search(), tmp_path) == of("a", is_partial=False)
     assert Search().look(tmp_path, NAMES) == unseen
     found = Search().find_closed_paths(tmp_path, [re.compile("secret")], (), NAMES)

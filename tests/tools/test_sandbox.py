@@ -26,7 +26,7 @@ from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.landlock import Landlock
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
-from nousd.tools.sandbox.visible_paths import ETC, Chosen, places_of
+from nousd.tools.sandbox.visible_paths import ETC, SandboxChoices, places_of
 from nousd.wire.objects.tool_footprint import Access
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET, Bench, Lifeline
@@ -471,7 +471,7 @@ def test_a_workspace_too_large_for_the_search_of_denied_paths_is_refused(
 
 def test_the_root_directory_is_refused_as_a_workspace() -> None:
     with pytest.raises(ToolError, match=r"^sandbox_failed: the workdir is the root folder$"):
-        places_of(Request(argv=["/x"], env={}, workdir=Path("/")), Chosen(), Search())
+        places_of(Request(argv=["/x"], env={}, workdir=Path("/")), SandboxChoices(), Search())
 
 
 def test_a_git_file_opens_only_a_git_directory_that_names_it_back(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nousd.errors import ToolError
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 from nousd.tools.sandbox import git_folders
 from nousd.tools.sandbox import visible_paths as places
 from nousd.tools.sandbox.deny_scan import Search
@@ -31,7 +31,7 @@ def shell(script: str, folder: Path) -> None:
     subprocess.run(["/bin/sh", "-c", script], cwd=folder, check=False, capture_output=True)
 
 
-async def run(started: SandboxedProcess, workdir: Path) -> tuple[Ended, bytes]:
+async def run(started: SandboxedProcess, workdir: Path) -> tuple[ProcessEnd, bytes]:
     """Return how a command ended under its supervisor, and what it printed to stdout."""
     output = bytearray()
     ended = await run_supervised(

@@ -27,7 +27,7 @@ from nousd.tools.sandbox import mount_placeholders as stand_ins
 from nousd.tools.sandbox.bubblewrap import Bubblewrap, restore_links
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.mount_placeholders import MountPlaceholders
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import SECRET, Lifeline
 from tests.tools.sandbox_bench import CHOSEN, PYTHON, SandboxBench, show
@@ -88,7 +88,7 @@ def real_program() -> Path:
 class Paused:
     """A bubblewrap that waits before it resolves its sources, and again after that."""
 
-    def __init__(self, folder: Path, chosen: Chosen) -> None:
+    def __init__(self, folder: Path, chosen: SandboxChoices) -> None:
         folder.mkdir()
         arrived, go = pipes = [str(folder / "arrived"), str(folder / "go")]
         for pipe in pipes:
@@ -114,7 +114,7 @@ class Paused:
 
 
 async def swap_during_the_mounts(
-    sandbox_bench: SandboxBench, command: str, swap: Swap, chosen: Chosen = CHOSEN
+    sandbox_bench: SandboxBench, command: str, swap: Swap, chosen: SandboxChoices = CHOSEN
 ) -> ToolResult:
     paused = Paused(sandbox_bench.outside.parent / "bin", chosen)
     sandbox_bench.context = msgspec.structs.replace(
@@ -131,7 +131,7 @@ async def swap_during_the_mounts(
 
 
 async def swap_before_the_start(
-    sandbox_bench: SandboxBench, command: str, swap: Swap, chosen: Chosen = CHOSEN
+    sandbox_bench: SandboxBench, command: str, swap: Swap, chosen: SandboxChoices = CHOSEN
 ) -> ToolResult:
     class Swapping(Bubblewrap):
         @contextmanager
@@ -288,7 +288,7 @@ async def test_a_configured_path_that_became_a_link_is_not_followed(
 
 
 def hold(
-    sandbox_bench: SandboxBench, meanwhile: Callable[[], None], chosen: Chosen = CHOSEN
+    sandbox_bench: SandboxBench, meanwhile: Callable[[], None], chosen: SandboxChoices = CHOSEN
 ) -> None:
     request = Request(argv=["/bin/true"], env={}, workdir=sandbox_bench.work)
     with Bubblewrap(real_program(), chosen).hold(request):

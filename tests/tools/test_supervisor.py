@@ -15,7 +15,7 @@ from trio.testing import MockClock
 
 from nousd.errors import StoreFull
 from nousd.tools.interface import WaitStarted
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 from nousd.tools.process.supervisor_process import OPEN_FILES_USUAL
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supervising
@@ -23,7 +23,7 @@ from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supe
 ENV = {"PATH": os.environ["PATH"]}
 
 
-async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> Ended:
+async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> ProcessEnd:
     with trio.fail_after(WAIT_SECONDS):
         return await run_supervised(
             ["/bin/sh", "-c", script],
@@ -41,7 +41,7 @@ async def run(script: str, cwd: Path, output: list[bytes], **options: float) -> 
 async def test_the_exit_code_is_reported_as_by_a_shell(
     script: str, code: int, tmp_path: Path
 ) -> None:
-    assert await run(script, tmp_path, []) == Ended(code=code)
+    assert await run(script, tmp_path, []) == ProcessEnd(code=code)
 
 
 async def test_a_missing_program_has_exit_code_127(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ async def test_a_missing_program_has_exit_code_127(tmp_path: Path) -> None:
     ended = await run_supervised(
         ["/no/such/program"], cwd=tmp_path, env=ENV, on_output=output.append, timeout_seconds=15
     )
-    assert ended == Ended(code=127)
+    assert ended == ProcessEnd(code=127)
     assert b"".join(output) == b"/no/such/program: No such file or directory\n"
 
 
@@ -72,7 +72,7 @@ async def test_a_program_begins_once_its_start_is_durable_and_not_before(tmp_pat
             nursery.start_soon(run_after, start.wait, tmp_path)
             await start.awaited.wait()
             # A whole command comes and goes meanwhile.
-            assert await run("echo ran > other", tmp_path, []) == Ended()
+            assert await run("echo ran > other", tmp_path, []) == ProcessEnd()
             assert not (tmp_path / "effect").exists()
             start.settled.set()
     assert (tmp_path / "effect").exists()
@@ -174,7 +174,7 @@ async def test_a_timeout_ends_the_command_and_keeps_its_last_output(
     ended = await line.time_out(
         lambda: run(script, tmp_path, output, timeout=5), mock_clock, seconds=5
     )
-    assert ended == Ended(code=7, timed_out=True)
+    assert ended == ProcessEnd(code=7, timed_out=True)
     assert b"".join(output) == b"bye\n"
     assert line.is_gone()
 
@@ -186,7 +186,7 @@ async def test_a_command_that_ignores_sigterm_is_killed_after_the_grace_period(
     ended = await line.time_out(
         lambda: run(script, tmp_path, [], timeout=5, grace=0.05), mock_clock, seconds=5
     )
-    assert ended == Ended(code=128 + signal.SIGKILL, timed_out=True)
+    assert ended == ProcessEnd(code=128 + signal.SIGKILL, timed_out=True)
     assert line.is_gone()
 
 
@@ -233,7 +233,7 @@ async def test_a_supervisor_that_receives_sigterm_ends_its_command(
     tmp_path: Path, line: Lifeline
 ) -> None:
     script = f"exec 9>'{line.path}'; kill -TERM $PPID; while :; do sleep 1000; done"
-    assert await run(script, tmp_path, []) == Ended(code=128 + signal.SIGTERM)
+    assert await run(script, tmp_path, []) == ProcessEnd(code=128 + signal.SIGTERM)
     await line.wait_gone()
 
 

@@ -21,7 +21,12 @@ import trio.testing
 from nousd.tools.process import fork_server as forking
 from nousd.tools.process import supervisor
 from nousd.tools.process.fork_server import Forked, ForkServer, fork_server
-from nousd.tools.process.supervisor import ENDING_SECONDS_MAX, GRACE_SECONDS, Ended, run_supervised
+from nousd.tools.process.supervisor import (
+    ENDING_SECONDS_MAX,
+    GRACE_SECONDS,
+    ProcessEnd,
+    run_supervised,
+)
 from nousd.tools.process.supervisor_process import KILLING_SECONDS_MAX, descendants
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from tests.harness.daemon import WAIT_SECONDS
@@ -356,7 +361,7 @@ async def test_a_chain_of_processes_that_each_leave_the_group_at_once_is_caught(
 # --- the fork server ---------------------------------------------------------------------------
 
 
-async def run(script: str, cwd: Path) -> Ended:
+async def run(script: str, cwd: Path) -> ProcessEnd:
     return await run_supervised(
         ["/bin/sh", "-c", script],
         cwd=cwd,
@@ -384,18 +389,18 @@ async def test_killing_the_fork_server_ends_no_running_command_and_the_next_one_
         assert server is not None
         os.kill(server, signal.SIGKILL)
         await gone(server)
-        assert await run("exit 5", tmp_path) == Ended(code=5)
+        assert await run("exit 5", tmp_path) == ProcessEnd(code=5)
         assert fork_server().pid not in (server, None)
         assert not line.is_gone()
         go.write_text("on\n")
-    assert ended == [Ended(code=7)]
+    assert ended == [ProcessEnd(code=7)]
     await line.wait_gone()
 
 
 async def test_a_start_that_the_fork_server_did_not_live_to_see_is_made_once_by_a_new_one(
     tmp_path: Path,
 ) -> None:
-    assert await run("exit 0", tmp_path) == Ended()
+    assert await run("exit 0", tmp_path) == ProcessEnd()
     server = fork_server().pid
     assert server is not None
     os.kill(server, signal.SIGSTOP)
@@ -408,7 +413,7 @@ async def test_a_start_that_the_fork_server_did_not_live_to_see_is_made_once_by_
         nursery.start_soon(command)
         await trio.testing.wait_all_tasks_blocked()
         os.kill(server, signal.SIGKILL)
-    assert ended == [Ended(code=7)]
+    assert ended == [ProcessEnd(code=7)]
     assert (tmp_path / "effect").read_text() == "begun\n"
 
 
@@ -426,7 +431,7 @@ async def test_a_command_that_no_fork_server_lives_to_start_fails_without_effect
 
     monkeypatch.setattr(ForkServer, "fork", kill_and_fork)
     ended = await run("echo begun > effect", tmp_path)
-    assert ended == Ended(failure="could not be started: lost its supervisor")
+    assert ended == ProcessEnd(failure="could not be started: lost its supervisor")
     assert len(set(killed)) == 2
     assert not (tmp_path / "effect").exists()
 
@@ -497,7 +502,7 @@ async def test_the_memory_of_the_fork_server_holds_nothing_of_a_command(tmp_path
         on_output=lambda _: None,
         timeout_seconds=WAIT_SECONDS,
     )
-    assert ended == Ended()
+    assert ended == ProcessEnd()
     server = fork_server().pid
     assert server is not None
     memory = memory_of(server)

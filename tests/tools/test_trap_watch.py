@@ -14,7 +14,7 @@ from nousd.machine.policy.protected_paths import OBEYED, places_in_sandbox
 from nousd.tools.interface import ToolResult
 from nousd.tools.sandbox import deny_scan, trap_watch
 from nousd.tools.sandbox.detect import Detector, SandboxName
-from nousd.tools.sandbox.trap_watch import Obeyed, TrapWatch
+from nousd.tools.sandbox.trap_watch import ObeyedNames, TrapWatch
 from tests.tools.sandbox_bench import BACKENDS, CHOSEN, SandboxBench
 
 pytestmark = pytest.mark.slow(keep=1)  # the default suite tries one of the two sandboxes
@@ -29,7 +29,9 @@ fsmonitor = touch {RAN}; false
 """
 
 ROWS = tuple(
-    Obeyed(files.program, files.when, tuple(place for place in files.places if place != ".nousd"))
+    ObeyedNames(
+        files.program, files.when, tuple(place for place in files.places if place != ".nousd")
+    )
     for files in OBEYED
 )
 
@@ -168,8 +170,8 @@ def test_no_file_that_a_command_left_makes_the_look_slow(tmp_path: Path, content
     for place in places:
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).write_text(content)
-    found = deny_scan.Found(named=tuple(places), repositories=tuple(places))
-    watch = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found())
+    found = deny_scan.FoundFiles(named=tuple(places), repositories=tuple(places))
+    watch = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.FoundFiles())
     began = time.process_time()
     left = watch.look_again()
     assert time.process_time() - began < 2
@@ -182,8 +184,8 @@ def test_the_look_reads_for_a_bounded_time(tmp_path: Path, monkeypatch: pytest.M
     for place in places:
         (tmp_path / place).parent.mkdir()
         (tmp_path / place).touch()
-    found = deny_scan.Found(named=tuple(places))
-    left = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.Found()).look_again()
+    found = deny_scan.FoundFiles(named=tuple(places))
+    left = TrapWatch(tmp_path, ROWS, lambda: found, before=deny_scan.FoundFiles()).look_again()
     assert left.is_partial
     assert len(left.files) == 1
 

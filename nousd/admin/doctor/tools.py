@@ -17,11 +17,11 @@ from nousd.errors import RuleInvalid
 from nousd.machine.policy.rules import rules_in
 from nousd.runtime_paths import locations
 from nousd.tools.environment import filter_environment
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 from nousd.tools.sandbox import filter_listener, landlock
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.toolchains import Toolchain, find_toolchains
-from nousd.tools.sandbox.visible_paths import PROGRAM_FOLDER, SYSTEM_FOLDERS, Chosen
+from nousd.tools.sandbox.visible_paths import PROGRAM_FOLDER, SYSTEM_FOLDERS, SandboxChoices
 
 PROGRAM_SECONDS: Final = 5.0
 """How long a program that does nothing may take."""
@@ -52,7 +52,7 @@ def supervisor(_world: World) -> Iterator[Check]:
 
 def sandbox(world: World) -> Iterator[Check]:
     """Check which sandbox works, and the reason why a better one does not."""
-    findings = Detector(world.settings.sandbox, Chosen()).findings()
+    findings = Detector(world.settings.sandbox, SandboxChoices()).findings()
     against = [f"{finding.reason}" for finding in findings if finding.sandbox is None]
     advice = "; ".join(finding.advice for finding in findings if finding.advice)
     if not findings:
@@ -129,10 +129,10 @@ def _shorten_path(path: Path, home: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
-def _run(argv: Sequence[str]) -> tuple[Ended, str]:
+def _run(argv: Sequence[str]) -> tuple[ProcessEnd, str]:
     output = bytearray()
 
-    async def run() -> Ended:
+    async def run() -> ProcessEnd:
         return await run_supervised(
             argv,
             cwd=Path("/"),
@@ -149,7 +149,7 @@ def _true() -> str:
     return shutil.which("true") or "/bin/true"
 
 
-def _reason(ended: Ended, output: str) -> str:
+def _reason(ended: ProcessEnd, output: str) -> str:
     if ended.failure is not None:
         return ended.failure
     if ended.timed_out:

@@ -15,8 +15,8 @@ from nousd.tools.sandbox.deny_scan import Names
 from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, Limits
 from nousd.tools.sandbox.obeyed_links import ObeyedLinks
-from nousd.tools.sandbox.trap_watch import Obeyed, names_of
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.trap_watch import ObeyedNames, names_of
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 from nousd.wire.objects.tool_footprint import Access
 
 _RESERVED: Final = (".nousd",)
@@ -44,7 +44,7 @@ def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
         processes=settings.sandbox_processes_max,
         file_bytes=FILE_BYTES_MAX,
     )
-    chosen = Chosen(
+    chosen = SandboxChoices(
         network=settings.network,
         read_paths=tuple(path.resolve() for path in settings.sandbox_paths),
         write_paths=tuple(path.resolve() for path in settings.sandbox_write_paths),
@@ -69,10 +69,10 @@ def compile_obeyed_names() -> Names:
     return names_of(places_in_sandbox("closed"), _rows())
 
 
-def _rows(*, but: Collection[str] = ()) -> tuple[Obeyed, ...]:
+def _rows(*, but: Collection[str] = ()) -> tuple[ObeyedNames, ...]:
     """Return the table of files that programs obey, without some names."""
     return tuple(
-        Obeyed(
+        ObeyedNames(
             files.program, files.when, tuple(place for place in files.places if place not in but)
         )
         for files in OBEYED

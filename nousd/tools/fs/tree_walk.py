@@ -25,7 +25,7 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_
 Parts = tuple[str, ...]
 
 
-class Found(NamedTuple):
+class FoundEntry(NamedTuple):
     """An entry below the top directory; ``parts`` is its path from there."""
 
     parts: Parts
@@ -40,7 +40,7 @@ class Tree:
         self._base = place.parts
         self._top = top
 
-    def __iter__(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[FoundEntry]:
         """Yield each name before its contents; directories that cannot be read are left out."""
         ahead = self._list_folder(())
         while ahead:
@@ -58,11 +58,11 @@ class Tree:
         with self._confinement.restrictions.open_descriptor(descriptor) as file:
             yield file
 
-    def _list_folder(self, parts: Parts) -> list[Found]:
+    def _list_folder(self, parts: Parts) -> list[FoundEntry]:
         """Return a directory's content, last name first."""
         with self._folder(parts) as folder, os.scandir(folder) as entries:
             found = [
-                Found((*parts, entry.name), entry.is_dir(follow_symlinks=False))
+                FoundEntry((*parts, entry.name), entry.is_dir(follow_symlinks=False))
                 for entry in entries
                 if entry.name not in SKIPPED_FOLDERS
                 and self._confinement.is_seen((*self._base, *parts, entry.name))

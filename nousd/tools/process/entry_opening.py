@@ -25,7 +25,7 @@ from nousd.tools.process.waiting_call import (
     RESOLVE_NO_XDEV,
     Answer,
     Call,
-    Opened,
+    OpenDescriptor,
     error,
 )
 from nousd.tools.process.writable_places import FOLDER, PARTED, UNREAD, Entry, WritablePlaces
@@ -124,7 +124,7 @@ class Opening:
             above = entry.folder.descriptor
             try:
                 # What is mounted there is none of ours.
-                opened = Opened(
+                opened = OpenDescriptor(
                     entry.name, os.O_PATH, above, follows=False, resolving=RESOLVE_NO_XDEV
                 )
             except FileNotFoundError:
@@ -144,7 +144,7 @@ class Opening:
         if flags & UNNAMED == UNNAMED:
             try:
                 folder = self._places.folder(
-                    stack.enter_context(Opened(path, FOLDER, start)), stack
+                    stack.enter_context(OpenDescriptor(path, FOLDER, start)), stack
                 )
             except OSError:
                 return LEFT

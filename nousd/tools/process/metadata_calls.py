@@ -27,7 +27,7 @@ from nousd.tools.process.waiting_call import (
     LIBC,
     Answer,
     Call,
-    Opened,
+    OpenDescriptor,
     check_result,
     error,
 )
@@ -149,7 +149,7 @@ def _open_target(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes |
     call.require_alive()
     if path is None:
         return start, times
-    return stack.enter_context(Opened(path, os.O_PATH, start, follows=follows)), times
+    return stack.enter_context(OpenDescriptor(path, os.O_PATH, start, follows=follows)), times
 
 
 def _own_descriptor(path: bytes) -> int | None:

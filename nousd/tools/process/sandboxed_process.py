@@ -20,9 +20,9 @@ from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.fs.open_nofollow import require_real
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector, OutputStream, WholeCharacters
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 from nousd.tools.sandbox.interface import Request, Sandbox, SandboxedProcess
-from nousd.tools.sandbox.trap_watch import Left, remark_of
+from nousd.tools.sandbox.trap_watch import LeftFiles, remark_of
 from nousd.tools.secrets_interface import SecretsInStream
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 from nousd.wire.objects.field_types import OutputKind
@@ -63,7 +63,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         remarks: what else a model should know.
     """
 
-    ended: Ended
+    ended: ProcessEnd
     result: ToolResult
     timeout_seconds: float
     remarks: tuple[str, ...] = ()
@@ -103,8 +103,8 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     """
     collector = OutputCollector(context.spool_folder)
     stream = OutputStream(context.emit)
-    output = _Taken("stdout", context.secrets.stream(), collector, stream)
-    errors = _Taken("stderr", context.secrets.stream(), collector, stream)
+    output = _WatchedStream("stdout", context.secrets.stream(), collector, stream)
+    errors = _WatchedStream("stderr", context.secrets.stream(), collector, stream)
 
     async with _hold_sandbox(command, context) as held, trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
@@ -140,7 +140,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     )
 
 
-class _Taken:
+class _WatchedStream:
     """One stream of a command on its way to the result and to those who watch, without secrets."""
 
     def __init__(
@@ -190,7 +190,7 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
     failed = f"{Path(command.argv[0]).name}_failed"
     if len(said) > bytes_max:
         raise ToolError(f"{failed}: it said more than {bytes_max} bytes")
-    if ended != Ended():
+    if ended != ProcessEnd():
         reason = ended.failure or said.decode("utf-8", "replace").strip() or f"code {ended.code}"
         raise ToolError(f"{failed}: {reason[-_REASON_CHARS_MAX:]}")
     return bytes(said)
@@ -203,7 +203,7 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
     return msgspec.structs.replace(facts, limits={**own, **facts.limits})
 
 
-def _with_left(facts: SandboxFacts, left: Sequence[Left]) -> SandboxFacts:
+def _with_left(facts: SandboxFacts, left: Sequence[LeftFiles]) -> SandboxFacts:
     """Return the facts with what the command left for programs to obey."""
     return msgspec.structs.replace(
         facts,

@@ -105,7 +105,7 @@ WaitRoom = Callable[[], Awaitable[None]]
 """Returns when more output can be taken; a checkpoint in any case."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class ProcessEnd(msgspec.Struct, frozen=True):
     """The end of a command.
 
     Args:
@@ -133,7 +133,7 @@ async def run_supervised(
     grace_seconds: float = GRACE_SECONDS,
     held: SandboxedProcess | None = None,
     wait_started: WaitStarted = has_started,
-) -> Ended:
+) -> ProcessEnd:
     """Run a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
 
     Args:
@@ -173,7 +173,7 @@ async def run_supervised(
                 outputs.drain()
                 return command.outcome(timed_out=limit.cancelled_caught)
     except OSError as error:
-        return Ended(failure=f"could not be started: {error.strerror}")
+        return ProcessEnd(failure=f"could not be started: {error.strerror}")
 
 
 class Conversation(NamedTuple):
@@ -259,7 +259,7 @@ def _open_null(stack: ExitStack) -> int:
 @asynccontextmanager
 async def _supervise(
     program: _Program, streams: Sequence[int], close_streams: Callable[[], None]
-) -> AsyncIterator[_Supervised]:
+) -> AsyncIterator[_RunningSupervisor]:
     """Start a program; at the end of the block it is ended.
 
     Args:
@@ -281,7 +281,7 @@ async def _supervise(
 
 
 @asynccontextmanager
-async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_Supervised]:
+async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_RunningSupervisor]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
@@ -289,7 +289,7 @@ async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_
             with anonymous_file("job", marshal.dumps(cast("Any", job))) as file:
                 process = await fork_server().fork(program.grace_seconds, [file, *descriptors])
         decides = program.held is not None and program.held.asks_on is not None
-        command = _Supervised(process, trio.socket.from_stdlib_socket(ours), decides=decides)
+        command = _RunningSupervisor(process, trio.socket.from_stdlib_socket(ours), decides=decides)
         try:
             await program.wait_started()
             with suppress(OSError):  # it may have died meanwhile
@@ -350,7 +350,7 @@ class _Outputs:
         return bool(ready)
 
 
-class _Supervised:
+class _RunningSupervisor:
     """A running supervisor.
 
     Args:
@@ -422,12 +422,12 @@ class _Supervised:
         if self.process is not None:
             self.process.kill()
 
-    def outcome(self, *, timed_out: bool) -> Ended:
+    def outcome(self, *, timed_out: bool) -> ProcessEnd:
         code = self.code()
         if code is None:
             self._kill()
-            return Ended(failure="lost its supervisor", timed_out=timed_out)
-        return Ended(
+            return ProcessEnd(failure="lost its supervisor", timed_out=timed_out)
+        return ProcessEnd(
             code=code,
             timed_out=timed_out,
             exceeded=self._word_after(b"exceeded"),

@@ -102,7 +102,7 @@ class Call:
         """Read the caller's memory, up to the first byte that is not there."""
         if address > ADDRESS_MAX:
             raise error(errno.EFAULT)
-        with Opened(f"/proc/{self.thread}/mem", os.O_RDONLY) as memory:
+        with OpenDescriptor(f"/proc/{self.thread}/mem", os.O_RDONLY) as memory:
             try:
                 return os.pread(memory, size, address)
             except OSError:
@@ -110,20 +110,20 @@ class Call:
 
     def take_umask(self) -> None:
         """Let what we make next lack the bits that a new file of the caller lacks."""
-        with Opened(f"/proc/{self.thread}/status", os.O_RDONLY) as status:
+        with OpenDescriptor(f"/proc/{self.thread}/status", os.O_RDONLY) as status:
             text = os.read(status, STATUS_BYTES_MAX)
         self.require_alive()
         # The program's name, in which a line end is escaped, is in the line above.
         os.umask(int(text.partition(b"\nUmask:")[2].split(None, 1)[0], 8))
 
-    def open_start(self, descriptor: int) -> Opened:
+    def open_start(self, descriptor: int) -> OpenDescriptor:
         """Open the target of a descriptor of the caller, or its working directory."""
         if descriptor == AT_FDCWD:
-            return Opened(f"/proc/{self.thread}/cwd", os.O_PATH)
+            return OpenDescriptor(f"/proc/{self.thread}/cwd", os.O_PATH)
         if descriptor < 0:
             raise error(errno.EBADF)
         try:
-            return Opened(f"/proc/{self.thread}/fd/{descriptor}", os.O_PATH)
+            return OpenDescriptor(f"/proc/{self.thread}/fd/{descriptor}", os.O_PATH)
         except FileNotFoundError:
             raise error(errno.EBADF) from None
 
@@ -154,7 +154,7 @@ class Call:
         return stack.enter_context(self.open_start(descriptor)), path
 
 
-class Opened:
+class OpenDescriptor:
     """A descriptor that is closed at the end of a block.
 
     Args:

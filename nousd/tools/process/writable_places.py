@@ -32,7 +32,7 @@ from nousd.tools.process.waiting_call import (
     RESOLVE_BENEATH,
     RESOLVE_NO_SYMLINKS,
     RESOLVE_NO_XDEV,
-    Opened,
+    OpenDescriptor,
     place_of,
 )
 
@@ -135,7 +135,7 @@ class WritablePlaces:
         above, _, name = place.rpartition(b"/")
         with ExitStack() as stack:
             try:
-                folder = self.folder(stack.enter_context(Opened(above, FOLDER)), stack)
+                folder = self.folder(stack.enter_context(OpenDescriptor(above, FOLDER)), stack)
             except OSError:
                 return False
             if folder is None:
@@ -157,11 +157,11 @@ class WritablePlaces:
         further = place[len(known) + 1 :]
         try:
             own = stack.enter_context(
-                Opened(known, FOLDER, AT_FDCWD, resolving=RESOLVE_NO_SYMLINKS)
+                OpenDescriptor(known, FOLDER, AT_FDCWD, resolving=RESOLVE_NO_SYMLINKS)
             )
             if further:
                 how = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
-                own = stack.enter_context(Opened(further, FOLDER, own, resolving=how))
+                own = stack.enter_context(OpenDescriptor(further, FOLDER, own, resolving=how))
         except OSError:
             return None
         if not os.path.samestat(os.fstat(own), os.fstat(opened)):
@@ -183,7 +183,7 @@ class WritablePlaces:
         if not above and path.startswith(b"/"):
             above = b"/"
         try:
-            opened = stack.enter_context(Opened(above, FOLDER, start)) if above else start
+            opened = stack.enter_context(OpenDescriptor(above, FOLDER, start)) if above else start
         except OSError:
             return None
         folder = self.folder(opened, stack)

@@ -49,8 +49,8 @@ from nousd.tools.sandbox.mount_placeholders import MountPlaceholders, content_of
 from nousd.tools.sandbox.nofollow_stat import hold_folder
 from nousd.tools.sandbox.trap_watch import watch_traps
 from nousd.tools.sandbox.visible_paths import (
-    Chosen,
     Places,
+    SandboxChoices,
     finds_closed,
     is_in_etc,
     is_of_the_machine,
@@ -80,7 +80,7 @@ class Bubblewrap:
 
     name = "bubblewrap"
 
-    def __init__(self, program: Path, chosen: Chosen) -> None:
+    def __init__(self, program: Path, chosen: SandboxChoices) -> None:
         self._program = program
         self._chosen = chosen
         self._search = Search()

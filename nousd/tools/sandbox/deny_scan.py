@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from nousd.errors import ToolError
 from nousd.tools.fs.git_layout import is_layout, is_repository
 from nousd.tools.fs.hard_links import OtherNames, find_linked_files, other_names, targets_of
-from nousd.tools.sandbox.folder_memory import FolderMemory, Remembered, listing_of
+from nousd.tools.sandbox.folder_memory import FolderMemory, RememberedFolders, listing_of
 
 ENTRIES_MAX: Final = 200_000
 """Maximum entries of a search of the whole tree."""
@@ -56,7 +56,7 @@ Patterns = Sequence[re.Pattern[str]]
 """They match a whole path with slashes, relative to the workspace."""
 
 
-class Found(NamedTuple):
+class FoundFiles(NamedTuple):
     """The files of a workspace that programs obey, relative to it.
 
     Args:
@@ -81,7 +81,7 @@ class ClosedByRules(NamedTuple):
     hidden: tuple[Path, ...] = ()
     protected: tuple[Path, ...] = ()
     is_partial: bool = False
-    found: Found = Found()
+    found: FoundFiles = FoundFiles()
 
 
 class Names(NamedTuple):
@@ -117,7 +117,7 @@ class Names(NamedTuple):
         return self.ways is not None and self.ways.fullmatch(place) is not None
 
 
-class _Wanted(NamedTuple):
+class _ScanPatterns(NamedTuple):
     """The patterns that a scan looks for; ``hidden`` are places where it does not look."""
 
     reading: Patterns
@@ -138,7 +138,7 @@ class _Wanted(NamedTuple):
         return self.names.closed.match(name) is not None or _match(self.writing, place)
 
 
-class _Known:
+class _KnownScan:
     """The result of a search in a workspace, and when it may be repeated."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Search:
         self._clock = clock
         self._memory = FolderMemory() if memory is None else memory
         self._lock = Lock()
-        self._known: OrderedDict[Path, _Known] = OrderedDict()
+        self._known: OrderedDict[Path, _KnownScan] = OrderedDict()
 
     def find_closed_paths(
         self,
@@ -188,7 +188,7 @@ class Search:
         Raises:
             ToolError: not all of the paths that must not be read were found.
         """
-        wanted = _Wanted(reading, writing, names)
+        wanted = _ScanPatterns(reading, writing, names)
         known = self._get_known(workdir)
         walk, hidden, is_missing = self._find_hidden(workdir, wanted, known, shown)
         if is_missing and not may_miss:
@@ -219,10 +219,12 @@ class Search:
         found, until = known.all_found
         if found == tuple(reading) and self._clock() < until:
             return True
-        return not self._find_hidden(workdir, _Wanted(reading, writing, names), known, shown)[2]
+        return not self._find_hidden(workdir, _ScanPatterns(reading, writing, names), known, shown)[
+            2
+        ]
 
     def _find_hidden(
-        self, workdir: Path, wanted: _Wanted, known: _Known, shown: Sequence[Path]
+        self, workdir: Path, wanted: _ScanPatterns, known: _KnownScan, shown: Sequence[Path]
     ) -> tuple[_Walk, list[Path], bool]:
         """Return a walk, the paths that must not be read, and whether some may be missing."""
         began = self._clock()
@@ -237,17 +239,17 @@ class Search:
         known.all_found = (tuple(wanted.reading), float("-inf") if is_missing else until)
         return walk, hidden, is_missing
 
-    def look(self, workdir: Path, names: Names, hidden: Collection[str] = ()) -> Found:
+    def look(self, workdir: Path, names: Names, hidden: Collection[str] = ()) -> FoundFiles:
         """Return the files that programs obey, as far as the same bounds allow.
 
         Args:
             hidden: places where nothing can have changed, and whose content is told to nobody.
         """
-        wanted = _Wanted((), (), names, hidden)
+        wanted = _ScanPatterns((), (), names, hidden)
         known = self._get_known(workdir)
         return _collect_found(workdir, wanted, known, self._walk(workdir, wanted, known))
 
-    def _walk(self, workdir: Path, wanted: _Wanted, known: _Known) -> _Walk:
+    def _walk(self, workdir: Path, wanted: _ScanPatterns, known: _KnownScan) -> _Walk:
         """Walk the whole tree now and then, else what is near its top; all of it for denied paths."""
         began = self._clock()
         is_short = began < known.due and not wanted.reading
@@ -260,9 +262,9 @@ class Search:
             known.due = began + took / SEARCHING_SHARE_MAX
         return walk
 
-    def _get_known(self, workdir: Path) -> _Known:
+    def _get_known(self, workdir: Path) -> _KnownScan:
         with self._lock:
-            known = self._known.setdefault(workdir, _Known())
+            known = self._known.setdefault(workdir, _KnownScan())
             self._known.move_to_end(workdir)
             while len(self._known) > WORKDIRS_MAX:
                 self._known.popitem(last=False)
@@ -305,8 +307,8 @@ class _Walk:
     def __init__(
         self,
         workdir: Path,
-        wanted: _Wanted,
-        remembered: Remembered,
+        wanted: _ScanPatterns,
+        remembered: RememberedFolders,
         entries_max: int,
         goes_on: Callable[[], bool],
     ) -> None:
@@ -386,20 +388,24 @@ def _name(place: str) -> str:
     return place.rpartition("/")[2]
 
 
-def _collect_found(workdir: Path, wanted: _Wanted, known: _Known, walk: _Walk) -> Found:
+def _collect_found(
+    workdir: Path, wanted: _ScanPatterns, known: _KnownScan, walk: _Walk
+) -> FoundFiles:
     """Return the findings of a walk, and those of earlier ones that are still there."""
     still = [place for place in known.repositories if is_repository(workdir / place)]
     known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
     of_git = [place for place in (*known.places, *walk.named) if _name(place).lower() == ".git"]
     named = [place for place in known.places if wanted.names.are_obeyed(place, _name(place))]
-    return Found(
+    return FoundFiles(
         named=tuple(dict.fromkeys((*walk.named, *named))),
         repositories=tuple(dict.fromkeys((*of_git, *known.repositories))),
         is_partial=walk.is_partial,
     )
 
 
-def _other_names(workdir: Path, walk: _Walk, wanted: _Wanted, shown: Sequence[Path]) -> OtherNames:
+def _other_names(
+    workdir: Path, walk: _Walk, wanted: _ScanPatterns, shown: Sequence[Path]
+) -> OtherNames:
     """Return the other names of the denied files that a walk found."""
     starts = (workdir, *shown)
     # The others are directories of somebody else, which nobody here can read.
@@ -408,7 +414,7 @@ def _other_names(workdir: Path, walk: _Walk, wanted: _Wanted, shown: Sequence[Pa
     return other_names(find_linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)
 
 
-def _is_still(workdir: Path, place: str, wanted: _Wanted) -> bool:
+def _is_still(workdir: Path, place: str, wanted: _ScanPatterns) -> bool:
     try:
         os.lstat(workdir / place)
     except (FileNotFoundError, NotADirectoryError):

@@ -18,7 +18,7 @@ import msgspec
 from nousd.errors import ToolError
 from nousd.tools.environment import filter_environment
 from nousd.tools.sandbox.interface import Request, Sandbox
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 
 TRIAL_SECONDS: Final = 5.0
 """How long a program that does nothing may take."""
@@ -56,7 +56,7 @@ class Detector:
         wanted: the only acceptable one; ``auto`` for the first that works.
     """
 
-    def __init__(self, wanted: SandboxName, chosen: Chosen) -> None:
+    def __init__(self, wanted: SandboxName, chosen: SandboxChoices) -> None:
         self._wanted = wanted
         self._chosen = chosen
         self._lock = Lock()
@@ -85,7 +85,7 @@ class Detector:
                     return
 
 
-def _bubblewrap(chosen: Chosen) -> Finding:
+def _bubblewrap(chosen: SandboxChoices) -> Finding:
     import shutil
 
     from nousd.tools.sandbox import seccomp
@@ -112,7 +112,7 @@ def _bubblewrap(chosen: Chosen) -> Finding:
     )
 
 
-def _landlock(chosen: Chosen) -> Finding:
+def _landlock(chosen: SandboxChoices) -> Finding:
     from nousd.tools.sandbox import landlock
 
     reason = landlock.why_not()
@@ -121,7 +121,7 @@ def _landlock(chosen: Chosen) -> Finding:
     return _trial(landlock.Landlock(chosen))
 
 
-_BACKENDS: Final[dict[str, Callable[[Chosen], Finding]]] = {
+_BACKENDS: Final[dict[str, Callable[[SandboxChoices], Finding]]] = {
     "bubblewrap": _bubblewrap,
     "landlock": _landlock,
 }

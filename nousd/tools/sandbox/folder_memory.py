@@ -57,7 +57,7 @@ Stamp = tuple[int, int, int, int]
 """Which folder it is, and when it last changed."""
 
 
-class _Seen(NamedTuple):
+class _SeenFolder(NamedTuple):
     """What was found in a folder; ``key`` is what that depends on besides."""
 
     stamp: Stamp
@@ -112,10 +112,10 @@ def _keeps_times(descriptor: int) -> bool:
     return number & 0xFFFFFFFF in _KEEPING_TIMES
 
 
-class Remembered:
+class RememberedFolders:
     """What was found in one workspace with the same patterns, during one walk."""
 
-    def __init__(self, seen: dict[str, _Seen], now_ns: int) -> None:
+    def __init__(self, seen: dict[str, _SeenFolder], now_ns: int) -> None:
         self._seen = seen
         self._settled_ns = now_ns - UNSETTLED_NS
 
@@ -137,7 +137,7 @@ class Remembered:
         if stamp is None or max(stamp[2:]) >= self._settled_ns:
             self._seen.pop(place, None)
         elif len(self._seen) < FOLDERS_MAX:
-            self._seen[place] = _Seen(stamp, key, found)
+            self._seen[place] = _SeenFolder(stamp, key, found)
 
 
 class FolderMemory:
@@ -150,9 +150,9 @@ class FolderMemory:
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns) -> None:
         self._wall_ns = wall_ns
         self._lock = Lock()
-        self._seen: OrderedDict[Hashable, dict[str, _Seen]] = OrderedDict()
+        self._seen: OrderedDict[Hashable, dict[str, _SeenFolder]] = OrderedDict()
 
-    def of(self, wanted: Hashable) -> Remembered:
+    def of(self, wanted: Hashable) -> RememberedFolders:
         """Return what is remembered for a walk that begins now.
 
         Args:
@@ -167,7 +167,7 @@ class FolderMemory:
                 len(self._seen) > WALKS_MAX or self.folders > FOLDERS_MAX
             ):
                 self._seen.popitem(last=False)
-            return Remembered(seen, self._wall_ns())
+            return RememberedFolders(seen, self._wall_ns())
 
     @property
     def folders(self) -> int:

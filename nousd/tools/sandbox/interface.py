@@ -17,7 +17,7 @@ from typing import Protocol
 import msgspec
 
 from nousd.tools.sandbox.limits import Limits
-from nousd.tools.sandbox.trap_watch import Left
+from nousd.tools.sandbox.trap_watch import LeftFiles
 from nousd.wire.objects.policy import SandboxFacts
 
 
@@ -70,7 +70,7 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: tuple[int, ...] = ()
     limits: Limits = Limits()
     remarks: list[str] = msgspec.field(default_factory=list)
-    left: list[Left] = msgspec.field(default_factory=list)
+    left: list[LeftFiles] = msgspec.field(default_factory=list)
     hint: str = ""
     is_holder: bool = False
     asks_on: int | None = None

@@ -52,8 +52,8 @@ from nousd.tools.sandbox.git_folders import git_folders_among
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.trap_watch import watch_traps
 from nousd.tools.sandbox.visible_paths import (
-    Chosen,
     Places,
+    SandboxChoices,
     finds_closed,
     is_of_the_machine,
     places_of,
@@ -141,7 +141,7 @@ class Landlock:
 
     name = "landlock"
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, chosen: SandboxChoices) -> None:
         self._chosen = chosen
         self._search = Search()
         sweep(_TEMPORARY)
@@ -254,7 +254,7 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
     }
 
 
-class _Closed(NamedTuple):
+class _ClosedPaths(NamedTuple):
     """Closed paths.
 
     Args:
@@ -268,19 +268,19 @@ class _Closed(NamedTuple):
     files: frozenset[File]
 
 
-def _build_closed(paths: Iterable[str]) -> _Closed:
+def _build_closed(paths: Iterable[str]) -> _ClosedPaths:
     closed = frozenset(paths)
-    return _Closed(closed, folders_around(closed), frozenset(_find_linked(closed)))
+    return _ClosedPaths(closed, folders_around(closed), frozenset(_find_linked(closed)))
 
 
-def _unwritable(places: Places) -> _Closed:
+def _unwritable(places: Places) -> _ClosedPaths:
     """Return the paths that stay as they are; rights apply to the real file: for a link, its target."""
     given = places.protected
     return _build_closed((*map(str, (*given, *places.hidden)), *real_paths(given)))
 
 
 def _rules(
-    places: Places, closed: _Closed, git: Collection[str]
+    places: Places, closed: _ClosedPaths, git: Collection[str]
 ) -> tuple[list[Rule], dict[str, bool]]:
     """Return the allowed paths, none that is denied and none in which a denied name could be created;
     and the folders of which only what they hold may be written, with whether all may be read.
@@ -323,13 +323,13 @@ def _find_linked(paths: Iterable[str]) -> Iterator[File]:
                 yield file_of(status)
 
 
-def _list_openable(root: Path, closed: _Closed) -> Iterator[tuple[str, bool]]:
+def _list_openable(root: Path, closed: _ClosedPaths) -> Iterator[tuple[str, bool]]:
     """Yield the paths that can be opened as a whole below a path, and the directories that cannot."""
     if not lies_in_one_of(root, closed.paths):
         yield from _list_openable_below(str(root), closed)
 
 
-def _list_openable_below(path: str, closed: _Closed) -> Iterator[tuple[str, bool]]:
+def _list_openable_below(path: str, closed: _ClosedPaths) -> Iterator[tuple[str, bool]]:
     """See ``_list_openable``; nothing closed is around the path."""
     if path in closed.paths:
         return

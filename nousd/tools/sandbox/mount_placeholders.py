@@ -47,7 +47,7 @@ def content_of(path: Path) -> bytes | None:
     return _FILES.get(path.name)
 
 
-class _Standing:
+class _StandingPlaceholder:
     """A placeholder at a path, our lock on it, and the number of calls that use it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
@@ -68,7 +68,7 @@ class MountPlaceholders:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._standing: dict[Path, _Standing] = {}
+        self._standing: dict[Path, _StandingPlaceholder] = {}
 
     @contextmanager
     def provide(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
@@ -81,7 +81,7 @@ class MountPlaceholders:
         Raises:
             OSError: it cannot be created.
         """
-        taken: list[_Standing] = []
+        taken: list[_StandingPlaceholder] = []
         try:
             # Most lie beside others, and the way to a folder takes longer than what is done in it.
             for _, beside in groupby(dict.fromkeys(closed), key=lambda path: path.parent):
@@ -90,7 +90,7 @@ class MountPlaceholders:
         finally:
             self._release(taken)
 
-    def _take(self, left: list[Path], taken: list[_Standing]) -> None:
+    def _take(self, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
         """Take the placeholders of those paths in one folder that do not exist themselves.
 
         Args:
@@ -105,7 +105,7 @@ class MountPlaceholders:
                     time.sleep(_TRY_SECONDS)
         raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(left[0]))
 
-    def _try(self, left: list[Path], taken: list[_Standing]) -> None:
+    def _try(self, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
         with closing(steps_to(left[0])) as steps:
             while (step := _next(steps)) is not None:
                 folder, part = step
@@ -116,26 +116,26 @@ class MountPlaceholders:
                     return None
         return None
 
-    def _try_in(self, folder: int, left: list[Path], taken: list[_Standing]) -> None:
+    def _try_in(self, folder: int, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
         while left:
             if _is_missing(folder, left[0].name):
                 taken.append(self._acquire(folder, left[0]))
             del left[0]
 
-    def _acquire(self, folder: int, path: Path) -> _Standing:
+    def _acquire(self, folder: int, path: Path) -> _StandingPlaceholder:
         standing = self._standing.get(path)
         if standing is None or not standing.is_in(folder):
             standing = self._standing[path] = _make_and_lock(folder, path)
         standing.users += 1
         return standing
 
-    def _release(self, taken: Iterable[_Standing]) -> None:
+    def _release(self, taken: Iterable[_StandingPlaceholder]) -> None:
         with self._lock:
             for parent, beside in groupby(taken, key=lambda standing: standing.path.parent):
                 if unused := [standing for standing in beside if self._is_unused(standing)]:
                     _remove(parent, unused)
 
-    def _is_unused(self, standing: _Standing) -> bool:
+    def _is_unused(self, standing: _StandingPlaceholder) -> bool:
         """Count one user less, and return whether that was the last one."""
         standing.users -= 1
         if standing.users:
@@ -188,7 +188,7 @@ def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) 
         os.close(descriptor)
 
 
-def _make_and_lock(folder: int, path: Path) -> _Standing:
+def _make_and_lock(folder: int, path: Path) -> _StandingPlaceholder:
     """Make a placeholder, unless it stands already, and lock it against its removal by others."""
     name, content = path.name, content_of(path)
     with suppress(FileExistsError):
@@ -197,7 +197,7 @@ def _make_and_lock(folder: int, path: Path) -> _Standing:
         else:
             _write(folder, name, content)
     try:
-        standing = _Standing(path, os.open(name, _HELD, dir_fd=folder))
+        standing = _StandingPlaceholder(path, os.open(name, _HELD, dir_fd=folder))
     except FileNotFoundError:
         raise _Removing from None
     with ExitStack() as stack:
@@ -228,7 +228,7 @@ def _lock(descriptor: int) -> None:
         return
 
 
-def _remove(parent: Path, several: Sequence[_Standing]) -> None:
+def _remove(parent: Path, several: Sequence[_StandingPlaceholder]) -> None:
     """Remove what nobody else needs, and nobody has put anything into, in one folder."""
     with ExitStack() as stack:
         for standing in several:
@@ -239,7 +239,7 @@ def _remove(parent: Path, several: Sequence[_Standing]) -> None:
                     _remove_from(folder, standing)
 
 
-def _remove_from(folder: int, standing: _Standing) -> None:
+def _remove_from(folder: int, standing: _StandingPlaceholder) -> None:
     name = standing.path.name
     fcntl.flock(standing.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     if not (standing.is_in(folder) and _is_missing(folder, name)):

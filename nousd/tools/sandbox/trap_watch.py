@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from nousd.tools.fs.deep_folders import walk
 from nousd.tools.fs.git_layout import is_repository
-from nousd.tools.sandbox.deny_scan import Found, Names
+from nousd.tools.sandbox.deny_scan import FoundFiles, Names
 from nousd.tools.sandbox.git_traps import LAZYGIT, OF_A_REBASE, GitLook
 from nousd.tools.sandbox.obeyed_states import (
     State,
@@ -56,7 +56,7 @@ _CLOCK_STEP_NS: Final = 20_000_000
 """A file system's time may be behind the clock by one tick of the kernel."""
 
 
-class Obeyed(NamedTuple):
+class ObeyedNames(NamedTuple):
     """Files that one program obeys, with everything in them, in any directory and any case.
 
     Args:
@@ -69,7 +69,7 @@ class Obeyed(NamedTuple):
     names: tuple[str, ...]
 
 
-class Left(NamedTuple):
+class LeftFiles(NamedTuple):
     """The files that a command left; ``is_partial`` if the look did not reach everything."""
 
     files: tuple[ObeyedFile, ...] = ()
@@ -94,9 +94,9 @@ class TrapWatch:
     def __init__(
         self,
         workdir: Path,
-        rows: Sequence[Obeyed],
-        look: Callable[[], Found],
-        before: Found,
+        rows: Sequence[ObeyedNames],
+        look: Callable[[], FoundFiles],
+        before: FoundFiles,
         outside: Sequence[Path] = (),
     ) -> None:
         self._workdir = workdir
@@ -106,17 +106,17 @@ class TrapWatch:
         self._before, self._was_partial = _read(workdir, self._and_outside(before), None)
         self._began_ns = time.time_ns() - _CLOCK_STEP_NS
 
-    def _and_outside(self, found: Found) -> Found:
+    def _and_outside(self, found: FoundFiles) -> FoundFiles:
         return found._replace(repositories=(*found.repositories, *self._outside))
 
-    def look_again(self) -> Left:
+    def look_again(self) -> LeftFiles:
         """Look at the workspace again, and return the files that are new or different."""
         states, is_partial = _read(self._workdir, self._and_outside(self._look()), self._began_ns)
         new = {place for place, state in states.items() if self._is_new(place, state)}
         # What lies in a new folder is named by that.
         changed = [place for place in states if place in new and new.isdisjoint(_above(place))]
         named = tuple(map(self._describe_file, changed[:NAMED_MAX]))
-        return Left(named, is_partial or len(changed) > NAMED_MAX)
+        return LeftFiles(named, is_partial or len(changed) > NAMED_MAX)
 
     def _is_new(self, place: str, state: State) -> bool:
         before = self._before.get(place)
@@ -146,13 +146,13 @@ class TrapWatch:
 
 
 @contextmanager
-def watch_traps(traps: TrapWatch | None) -> Iterator[list[Left]]:
+def watch_traps(traps: TrapWatch | None) -> Iterator[list[LeftFiles]]:
     """Provide a list that holds the one result at the end of the block."""
-    results: list[Left] = []
+    results: list[LeftFiles] = []
     try:
         yield results
     finally:
-        results.append(Left() if traps is None else traps.look_again())
+        results.append(LeftFiles() if traps is None else traps.look_again())
 
 
 def _above(place: str) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _printable(place: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _read(workdir: Path, found: Found, began_ns: int | None) -> tuple[dict[str, State], bool]:
+def _read(workdir: Path, found: FoundFiles, began_ns: int | None) -> tuple[dict[str, State], bool]:
     """Return the state of each file, and whether more may exist than were found and read in time.
 
     Args:
@@ -185,7 +185,7 @@ def _read(workdir: Path, found: Found, began_ns: int | None) -> tuple[dict[str, 
 
 
 def _states(
-    workdir: Path, found: Found, looks: Mapping[str, GitLook]
+    workdir: Path, found: FoundFiles, looks: Mapping[str, GitLook]
 ) -> Iterator[tuple[str, State | None]]:
     """Yield each file with its state, None if it is gone or does not count."""
     known = frozenset(str(workdir / place) for place in found.repositories)
@@ -236,7 +236,7 @@ def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=8)
-def names_of(closed: tuple[str, ...], rows: tuple[Obeyed, ...]) -> Names:
+def names_of(closed: tuple[str, ...], rows: tuple[ObeyedNames, ...]) -> Names:
     """Return the names for a search.
 
     Args:

@@ -20,7 +20,13 @@ from nousd.tools.fs.containment import lies_in, lies_in_any, lies_in_one_of
 from nousd.tools.fs.hard_links import OtherNames, find_linked_files, other_names, targets_of
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
-from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, ClosedByRules, Found, Names, Search
+from nousd.tools.sandbox.deny_scan import (
+    SHORT_ENTRIES_MAX,
+    ClosedByRules,
+    FoundFiles,
+    Names,
+    Search,
+)
 from nousd.tools.sandbox.git_folders import (
     ObeyedByGit,
     find_closed_git_paths,
@@ -30,7 +36,7 @@ from nousd.tools.sandbox.git_folders import (
 from nousd.tools.sandbox.interface import Request
 from nousd.tools.sandbox.limits import FILE_BYTES_MAX, MEBIBYTE, MEMORY_MB, PROCESSES_MAX, Limits
 from nousd.tools.sandbox.obeyed_links import links_among
-from nousd.tools.sandbox.trap_watch import Obeyed, TrapWatch, names_of
+from nousd.tools.sandbox.trap_watch import ObeyedNames, TrapWatch, names_of
 
 SYSTEM_FOLDERS: Final = (
     "/usr",
@@ -121,7 +127,7 @@ def is_in_etc(path: Path) -> bool:
     return path in _IN_ETC
 
 
-class Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxChoices(msgspec.Struct, frozen=True, kw_only=True):
     """The user's choices for every sandbox.
 
     Args:
@@ -143,7 +149,7 @@ class Chosen(msgspec.Struct, frozen=True, kw_only=True):
     read_paths: tuple[Path, ...] = ()
     write_paths: tuple[Path, ...] = ()
     protected: tuple[str, ...] = ()
-    obeyed: tuple[Obeyed, ...] = ()
+    obeyed: tuple[ObeyedNames, ...] = ()
     known: Callable[[], Collection[re.Pattern[str]]] = tuple
     reserved: tuple[str, ...] = ()
     limits: Limits = Limits(
@@ -219,7 +225,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
+def places_of(request: Request, chosen: SandboxChoices, search: Search) -> Places:
     """Return the visible paths of a program.
 
     Args:
@@ -268,7 +274,7 @@ def places_of(request: Request, chosen: Chosen, search: Search) -> Places:
 
 def _find_protected(
     own: Sequence[Path],
-    chosen: Chosen,
+    chosen: SandboxChoices,
     watched: AgentConfigGuard,
     by_rules: ClosedByRules,
     hidden: Sequence[Path],
@@ -338,7 +344,7 @@ def finds_closed(
     workdir: Path,
     reading: Sequence[re.Pattern[str]],
     writing: Sequence[re.Pattern[str]],
-    chosen: Chosen,
+    chosen: SandboxChoices,
     search: Search,
 ) -> bool:
     """Return whether ``places_of`` would find all that is closed to reading."""
@@ -348,13 +354,13 @@ def finds_closed(
     )
 
 
-def _of_rules(writing: Sequence[re.Pattern[str]], chosen: Chosen) -> list[re.Pattern[str]]:
+def _of_rules(writing: Sequence[re.Pattern[str]], chosen: SandboxChoices) -> list[re.Pattern[str]]:
     """Return the patterns that say more than the protected names."""
     known = chosen.known()
     return [pattern for pattern in writing if pattern not in known]
 
 
-def _of_the_user(chosen: Chosen) -> tuple[Path, ...]:
+def _of_the_user(chosen: SandboxChoices) -> tuple[Path, ...]:
     """Return the visible paths besides the workspace in which a user's file may have another name."""
     return (*chosen.read_paths, *chosen.write_paths)
 
@@ -367,7 +373,11 @@ def _holder(repository: Path) -> Path:
 
 
 def _traps(
-    own: Sequence[Path], chosen: Chosen, search: Search, found: Found, hidden: Sequence[Path]
+    own: Sequence[Path],
+    chosen: SandboxChoices,
+    search: Search,
+    found: FoundFiles,
+    hidden: Sequence[Path],
 ) -> TrapWatch:
     workdir, *outside = own
     closed = {str(path.relative_to(workdir)) for path in hidden if lies_in(path, workdir)}

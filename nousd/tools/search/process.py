@@ -16,7 +16,7 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.interface import ToolContext, ToolResult
 from nousd.tools.output.tool_output import OutputCollector
 from nousd.tools.own_program import own_program
-from nousd.tools.process.supervisor import Ended, run_supervised
+from nousd.tools.process.supervisor import ProcessEnd, run_supervised
 
 SEARCH_SECONDS_MAX: Final = 30.0
 """Time limit of one search."""
@@ -101,7 +101,7 @@ def _shorten_line(line: bytes) -> bytes:
     return text[:bytes_shown].decode("utf-8", "ignore").encode() + b"... [line cut]"
 
 
-def _failure(ended: Ended, seconds_max: float) -> str | None:
+def _failure(ended: ProcessEnd, seconds_max: float) -> str | None:
     """Return the reason why a search failed; None if its output contains the reason."""
     if ended.timed_out:
         return f"took longer than {seconds_max:g} seconds; narrow the search"
