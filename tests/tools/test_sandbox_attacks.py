@@ -797,11 +797,11 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.builtin.catalog import builtin_tools
 from nousd.tools.interface import ToolContext
 from nousd.tools.sandbox.detect import Detector
-from nousd.tools.sandbox.visible_paths import Chosen
+from nousd.tools.sandbox.visible_paths import SandboxChoices
 async def emit(_, __=None): pass
 bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bash")
 context = ToolContext(
-    path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], Chosen())
+    path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], SandboxChoices())
 )
 trio.run(bash.run, bash.validate({"command": sys.argv[3]}), context)
 """
