@@ -1,4 +1,4 @@
-"""The bridge as an ASGI application: the rows of the table behind the gate."""
+"""The bridge as an ASGI application: the routes behind the gate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make_app(services: Services, policy: AccessPolicy, apps: Mapping[str, ASGIAp
     """Return the application that ``nousd.bridge.http.server`` serves.
 
     Args:
-        apps: path -> an application of its own, such as MCP.
+        apps: path -> a separate application that serves this path, such as MCP.
     """
     routes = ServerErrorMiddleware(_Routes(services, apps), handler=_fault)
     return MeteredApp(ConnectionCloser(Gate(routes, policy)), services.meters.requests, apps)
@@ -37,8 +37,8 @@ def make_app(services: Services, policy: AccessPolicy, apps: Mapping[str, ASGIAp
 class _Routes:
     """The ASGI application that passes a request to the handler of its row.
 
-    Paths match exactly, without redirects (such as for a trailing slash): a client would have to send
-    its body again.
+    Paths match exactly. There are no redirects, such as for a trailing slash: a client would have to
+    send its body again.
     """
 
     def __init__(self, services: Services, apps: Mapping[str, ASGIApp]) -> None:

@@ -17,7 +17,7 @@ from nousd.client.dial import Dial
 from nousd.client.memory import BYTES_MAX, MemoryDial, MemoryStream
 
 ServeStream = Callable[[trio.abc.Stream], Awaitable[None]]
-"""Serves one connection, as the daemon serves those of its sockets."""
+"""Serves one connection, as the daemon serves a connection of its sockets."""
 
 _AS_TRIO: Final[dict[type[Exception], type[Exception]]] = {
     anyio.BrokenResourceError: trio.BrokenResourceError,
@@ -36,7 +36,7 @@ class TrioStream(trio.abc.HalfCloseableStream):
         self._stream = stream
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for bytes and return at most that many; none at the end of input."""
+        """Wait for bytes and return at most that many; empty at the end of input."""
         wanted = BYTES_MAX if max_bytes is None else index(max_bytes)
         try:
             return await self._stream.receive(wanted)
@@ -46,14 +46,14 @@ class TrioStream(trio.abc.HalfCloseableStream):
             raise _AS_TRIO[type(error)] from None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send all of it."""
+        """Send all bytes."""
         try:
             await self._stream.send(data)
         except _ERRORS as error:
             raise _AS_TRIO[type(error)] from None
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until something can be sent, or nothing ever can."""
+        """Wait until bytes can be sent, or the stream is closed for good."""
         try:
             await self._stream.wait_sendable()
         except _ERRORS as error:
@@ -67,20 +67,20 @@ class TrioStream(trio.abc.HalfCloseableStream):
         return self._stream.send_now(data)
 
     async def send_eof(self) -> None:
-        """Announce that no more will be sent."""
+        """Announce that no more bytes will be sent."""
         try:
             await self._stream.send_eof()
         except _ERRORS as error:
             raise _AS_TRIO[type(error)] from None
 
     async def aclose(self) -> None:
-        """Close this end. The other end can still receive what was sent."""
+        """Close this end. The other end can still receive the bytes sent before."""
         await self._stream.aclose()
 
 
 @asynccontextmanager
 async def open_memory_dial(commands: ServeStream, events: ServeStream) -> AsyncIterator[Dial]:
-    """Yield a dial for the daemon that serves with these functions, while the block lasts."""
+    """Yield a dial for the daemon that these functions serve; it works until the block ends."""
     async with trio.open_nursery() as connections:
         dial = MemoryDial(
             connections.start_soon,

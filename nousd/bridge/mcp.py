@@ -1,8 +1,8 @@
 """The MCP server at a path of the bridge, behind its gate.
 
-It is imported at the first request, in a thread, because importing the library takes half a second. If
-the library is not installed, the reply says so. Of MCP's messages this module knows only which one calls
-a tool: it counts against the rate of its client.
+The server is imported at the first request, in a thread, because importing the library takes half a
+second. If the library is not installed, the reply says so. This module reads only one thing in MCP's
+messages: whether a message calls a tool, which counts against the rate of its client.
 """
 
 from __future__ import annotations
@@ -108,11 +108,11 @@ def _calls_tool(body: bytes) -> bool:
     try:
         return decode_json(body, type=_Message).method == "tools/call"
     except msgspec.DecodeError:
-        return False  # the library says what is wrong with it
+        return False  # the library reports the error
 
 
 def _replay_body(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that gives a body that was already read, then what ``receive`` gives."""
+    """Return a ``receive`` that returns a body already read, then the messages of ``receive``."""
     read: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replay() -> Message:

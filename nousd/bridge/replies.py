@@ -39,7 +39,7 @@ class Failure(NamedTuple):
 
 
 class HttpError(NousdError):
-    """A request that the bridge itself refuses, or a refusal of the daemon that a route replaces."""
+    """A refusal by the bridge itself, or one that a route reports in place of the daemon's refusal."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ _BY_MESSAGE: Final[dict[str, Failure]] = {
     "no_room_for_line": BUSY,
     "folders_do_not_answer": BUSY,
 }
-"""machine word of a refusal -> the failure, where the code alone does not decide."""
+"""machine word of a refusal -> the failure, for codes that cover several failures."""
 
 _WITH_WORDS: Final = frozenset({"command_rejected", "invalid_command"})
 """Codes of refusals whose message begins with a machine word."""
@@ -123,7 +123,7 @@ _BY_ERROR: Final[dict[type[ClientError], Failure]] = {
     ConnectionLost: UNAVAILABLE,
     AnswerTimedOut: Failure(504, "ENGINE_TIMEOUT", retryable=True),
 }
-"""error of the client -> the failure; any other error is a bug of ours."""
+"""error of the client package -> the failure; any other error is a bug."""
 
 FAILURES: Final = tuple(
     dict.fromkeys(
@@ -141,11 +141,11 @@ FAILURES: Final = tuple(
         )
     )
 )
-"""Every failure of a request, except those that single routes define for themselves."""
+"""All failures, except those that single routes define."""
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return ``value``, a struct or plain JSON data, as the reply."""
+    """Return a reply whose body is ``value``, a struct or plain JSON data."""
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
@@ -178,5 +178,5 @@ def error_reply(error: HttpError | ClientError) -> Response:
 
 
 def envelope(failure: Failure, message: str, details: dict[str, Any] | None = None) -> ErrorBody:
-    """Return the body for a failure."""
+    """Return the error body for a failure."""
     return ErrorBody(error=message, code=failure.code, retryable=failure.retryable, details=details)

@@ -1,7 +1,7 @@
-"""How a bridge of its own process reaches the daemon.
+"""The connection to the daemon from a bridge in a process of its own.
 
-Clients over HTTP may be any program that was given a token, and the daemon cannot tell them from the
-user who runs the bridge. So each connection says first that it is to be held to the allowed workspaces.
+An HTTP client may be any program that has the token, and the daemon cannot tell it from the user who
+runs the bridge. So each connection first restricts itself to the allowed workspaces.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _ANSWER_BYTES_MAX: Final = 1024 * 1024
 
 
 class RestrictedDial(SocketDial):
-    """A daemon behind Unix sockets; commands are held to the workspaces that its settings allow."""
+    """Reaches a daemon over Unix sockets, with commands restricted to the workspaces that its settings
+    allow.
+    """
 
     async def commands(self) -> AnyByteStream:
         stream = await super().commands()

@@ -1,4 +1,4 @@
-"""A bridge from its settings: it listens before the daemon is there, and serves once it is.
+"""Running a bridge: it listens before the daemon can be reached, and serves once it can.
 
 ``serve_alone`` runs it in a process of its own, beside a daemon that is reached over its socket.
 """
@@ -36,13 +36,13 @@ from nousd.client.resuming import Retry
 from nousd.runtime_paths.tickets import browser_sessions, login_links
 
 REQUESTS_MAX: Final = 64
-"""The most commands that run at the daemon at once for HTTP clients; further ones wait."""
+"""Maximum commands of HTTP clients that the daemon runs at the same time; others wait."""
 
 PATIENCE_SECONDS: Final = 5.0
-"""The time for which a request waits for a daemon that is restarting."""
+"""How long a request waits for a daemon that is restarting."""
 
 LAST_SECONDS: Final = 0.5
-"""The time for which streams wait for the last events of a daemon that stops in the same process."""
+"""How long streams wait for the last events of a daemon that stops in the same process."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,11 +51,11 @@ class BridgeSettings(NamedTuple):
     """The settings of a bridge.
 
     Args:
-        current_token: returns the token that clients must send at that moment; None for no client.
-        state_dir: has the sessions of browsers.
-        hosts: accepted names in ``Host``, besides those of this machine.
+        current_token: returns the token that is valid now; None to admit no client.
+        state_dir: the state directory, which holds the browser sessions.
+        hosts: accepted names in ``Host``, in addition to ``LOCAL_HOSTS``.
         origins: origins whose pages may send requests.
-        starts_per_minute: how often a client may start work; 0 for any number.
+        starts_per_minute: how often a client may start work in a minute; 0 for no limit.
     """
 
     place: HttpPlace
@@ -81,10 +81,10 @@ class OpenBridge(NamedTuple):
     listeners: Sequence[trio.SocketListener]
 
     async def serve(self, where: Where, closing: trio.Event, *, is_patient: bool = False) -> None:
-        """Serve a daemon until ``closing`` is set and the last replies are sent, or a grace period ends.
+        """Serve until ``closing`` is set and the last replies are sent, or the grace period ends.
 
         Args:
-            is_patient: wait for a daemon that is not there, now and later.
+            is_patient: wait for the daemon whenever it cannot be reached, at the start and later.
         """
         patience = PATIENCE_SECONDS if is_patient else 0.0
         retry = Retry(longest=1.0) if is_patient else Retry(give_up=0.0)
@@ -116,7 +116,7 @@ class OpenBridge(NamedTuple):
 
 
 async def _end_streams(hub: Hub, closing: trio.Event, seconds: float) -> None:
-    """Let streams end properly when the bridge closes, instead of being cut off."""
+    """End streams gracefully when the bridge closes."""
     await closing.wait()
     with anyio.move_on_after(seconds):
         await hub.wait_ended()
@@ -146,7 +146,7 @@ def serve_alone(settings: BridgeSettings, socket: Path) -> None:
     """Serve until SIGTERM or SIGINT.
 
     Args:
-        socket: the daemon's socket. It need not exist yet, and may disappear and come back.
+        socket: the path of the daemon's socket. It need not exist yet, and may disappear and return.
 
     Raises:
         ConfigError: the address cannot be used.

@@ -1,7 +1,7 @@
-"""Known clients, recognised by their User-Agent where their expectations contradict each other.
+"""Clients with expectations that contradict each other, recognised by their User-Agent.
 
-Each row says how the behaviour for a client differs from the engine's. A client that is not listed gets
-the engine's behaviour.
+Each row states how the bridge's behaviour for a client differs from the engine's. A client that is not
+listed gets the engine's behaviour.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 class Caller(NamedTuple):
-    """The special needs of a client.
+    """The special behaviour that a client needs.
 
     Args:
         takes_reply_object: ``prompt_sync`` replies with a ``reply`` object instead of all messages.
-        closes_connections: the client would reuse a connection after it has become unusable to it, so
-            every connection is closed after its reply.
+        closes_connections: every connection is closed after its reply, because the client would reuse
+            one that no longer works for it.
     """
 
     takes_reply_object: bool = False

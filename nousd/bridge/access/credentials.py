@@ -1,9 +1,9 @@
-"""The credentials that admit HTTP clients, and the end of what they admitted once they are void.
+"""The credentials of HTTP clients, and ending the connections whose credential has become invalid.
 
-A credential is the token of this moment, or the session of a browser that came from it. Both are looked
-up at each request, so a replaced token and an ended session are refused from then on. What was admitted
-before is ended by ``watch``: each connection is held with the credential that admitted its latest
-request, and a void one ends it, event streams included.
+A credential is the current token, or a browser session that was opened with it. Both are looked up at
+each request, so a replaced token or an ended session is refused from then on. ``watch`` ends connections
+that were admitted before: each is held with the credential that admitted its latest request, and ends,
+event streams included, when that credential becomes invalid.
 
 This module knows no routes.
 """
@@ -20,24 +20,24 @@ import trio
 from nousd.runtime_paths.tickets import Ticket, TicketFolder, hash_token
 
 ADMITTED_BY: Final = "nousd.admitted_by"
-"""The key of a request's scope with the token or the id of the session that admitted it."""
+"""The scope key that holds the token, or the session id, that admitted the request."""
 
 CONNECTION: Final = "nousd.connection"
-"""The key of a request's scope with its ``HeldConnection``."""
+"""The scope key that holds the ``HeldConnection`` of the request."""
 
 WATCH_SECONDS: Final = 1.0
-"""The time between two looks at credentials. A connection of a void one is told to end at the first
-look, and cut at the second: it ends within twice this time."""
+"""The interval between checks of the held credentials. The first check that finds a credential invalid
+ends its connection gracefully, the second one cuts it: it is gone within twice this time."""
 
 CurrentToken = Callable[[], str | None]
-"""Returns the token that is valid now; None if none is."""
+"""Returns the token that is valid now; None if there is none."""
 
 
 class HeldConnection(Protocol):
     """A connection of a client."""
 
     def keep(self) -> None:
-        """Count the connection among those that a credential was accepted on."""
+        """Record that a credential was accepted on the connection."""
         ...
 
     def end(self) -> None:
@@ -57,11 +57,11 @@ class _Credential(NamedTuple):
 
 
 class Credentials:
-    """Decides which clients are admitted, and until when.
+    """Decides which clients are admitted, and ends their connections when that changes.
 
     Args:
-        current_token: asked at each request and at each look; it must not wait.
-        sessions: those of browsers.
+        current_token: called at each request and at each check; it must not block.
+        sessions: the browser sessions.
         links: the one-time links that log browsers in.
     """
 
@@ -74,7 +74,7 @@ class Credentials:
         self._held: WeakKeyDictionary[HeldConnection, _Credential] = WeakKeyDictionary()
 
     def admits(self, given: str, connection: HeldConnection | None) -> bool:
-        """Return whether a request with this token is admitted; then hold its connection."""
+        """Return whether a request with this token is admitted; if so, hold its connection."""
         token = self._current_token()
         if token is None or not hmac.compare_digest(given.encode(), token.encode()):
             return False
@@ -84,8 +84,8 @@ class Credentials:
     def admits_session(
         self, ids: Iterable[str], origins: Collection[str], connection: HeldConnection | None
     ) -> str | None:
-        """Return the id that admits a request with the ids of sessions: the first that is valid and
-        belongs to one of these origins; None if none does. Then hold its connection.
+        """Return the session id that admits a request: the first of its ids that is valid and belongs
+        to one of these origins; None if none does. If there is one, hold the connection.
         """
         id = next(self._sessions_of(ids, origins), None)
         if id is not None:
@@ -98,26 +98,27 @@ class Credentials:
             self._held[connection] = credential
 
     def open_session(self, token: str, origin: str) -> tuple[str, Ticket]:
-        """Return a session of that origin, and its id, for a token.
+        """Open a session of that origin for a token, and return its id and its ticket.
 
         Raises:
-            ConfigError: it cannot be stored.
+            ConfigError: the session cannot be stored.
         """
         return self._sessions.issue(hash_token(token), origin)
 
     def redeem_link(self, link: str, origin: str) -> tuple[str, Ticket] | None:
-        """Return a session for the secret of a one-time link, which is void then; None if it is void.
+        """Use up a one-time link, given by its secret, and return the id and the ticket of a new
+        session; None if the link is not valid.
 
         Raises:
-            ConfigError: it cannot be stored.
+            ConfigError: the session cannot be stored.
         """
         token = self._current_token()
         ticket = None if token is None else self._links.take(link, hash_token(token))
         return None if ticket is None else self._sessions.issue(ticket.token_hash, origin)
 
     def end_sessions(self, ids: Iterable[str], origins: Collection[str]) -> None:
-        """End the sessions that belong to one of these origins, and no other: a browser sends the ids of
-        all its pages. Their connections end at the next look.
+        """End those of the sessions that belong to one of these origins; a browser sends the ids of all
+        its pages. Their connections end at the next check.
         """
         for id in self._sessions_of(ids, origins):
             self._sessions.remove(id)
@@ -139,7 +140,7 @@ class Credentials:
         return held.secret == self._current_token()
 
     async def watch(self) -> None:
-        """End the connections of void credentials, until cancelled."""
+        """End the connections of invalid credentials, until cancelled."""
         told: set[HeldConnection] = set()
         while True:
             valid = set(filter(self._is_valid, set(self._held.values())))

@@ -1,9 +1,9 @@
 """The gate before every route: it checks Host, Origin, token or session, and the size of the body.
 
-Only health and the login page need neither. No page of another site can read a reply: CORS is off unless
-origins are configured, a foreign ``Origin`` is refused, and so is a foreign ``Host``, which is what a
-request by DNS rebinding carries. A request with the cookie of a session has to say where it comes from,
-because the browser adds that cookie for pages of every local port.
+Only health and login need neither a token nor a session. No page of another site can read a reply: CORS
+is off unless origins are configured, a foreign ``Origin`` is refused, and so is a foreign ``Host``, as
+in DNS rebinding. A request with a session cookie has to name its origin, because the browser also sends
+that cookie for pages of other local ports.
 
 Pages of the origins in the settings get CORS headers; pages of other origins get none.
 """
@@ -34,13 +34,13 @@ SESSION_PATH: Final = "/auth/session"
 
 _READING: Final = ("GET", "HEAD")
 _PAGE: Final = frozenset((method, LOGIN_PATH) for method in _READING)
-"""It shows nothing, and the user may come to it from anywhere."""
+"""The login page. It shows no data, so a page of any origin may link to it."""
 
 _PUBLIC: Final = frozenset(
     {*_PAGE, ("POST", LOGIN_PATH), *((method, "/global/health") for method in _READING)}
 )
 _FOR_TOKENS: Final = frozenset({("POST", SESSION_PATH)})
-"""A session must not renew itself."""
+"""Routes that accept only the token: a session must not renew itself."""
 
 LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
@@ -51,7 +51,7 @@ class AccessPolicy(NamedTuple):
     """The rules of the gate.
 
     Args:
-        credentials: decide whether the token of a client is valid.
+        credentials: decides which tokens and browser sessions are admitted.
         hosts: accepted names in ``Host``, lower case, without a port; None for any (a Unix socket).
         origins: accepted origins, as browsers write them in ``Origin``.
     """
@@ -143,7 +143,7 @@ class _ReplyTracker:
 class _BoundedBody:
     """A ``receive`` that stops at the limit for bodies.
 
-    Beyond it the request is refused, or, if its reply has begun, treated as disconnected.
+    Beyond the limit the request is refused, or, if its reply has begun, treated as disconnected.
     """
 
     def __init__(self, receive: Receive, answering: _ReplyTracker) -> None:
@@ -179,7 +179,7 @@ _TOKEN_HEADERS: Final = ("x-agent-token", "x-tandem-token", "authorization")
 
 
 def _check_repeated(headers: Headers) -> None:
-    """Raise HttpError if a header with a token comes twice: a proxy may have judged the other one."""
+    """Raise HttpError if a token header is repeated: a proxy may have checked the other value."""
     for name in _TOKEN_HEADERS:
         if len(headers.getlist(name)) > 1:
             raise HttpError(BAD_REQUEST, f"at most one {name} header")
@@ -191,7 +191,7 @@ def extract_token(headers: Headers) -> str:
 
 
 def _opens_page(scope: Scope, headers: Headers) -> bool:
-    """True if the browser shows the reply as a page, so that no other page can read it."""
+    """Return whether the browser shows the reply as a page, so that no other page can read it."""
     mode, destination = headers.get("sec-fetch-mode"), headers.get("sec-fetch-dest")
     return scope["method"] in _READING and (mode, destination) == ("navigate", "document")
 
@@ -225,7 +225,7 @@ _PREFLIGHT_SECONDS: Final = "600"
 
 
 def is_preflight(scope: Scope, headers: Headers) -> bool:
-    """True for a browser's CORS preflight, which carries no token."""
+    """Return whether a request is a CORS preflight, which carries no token."""
     return scope["method"] == "OPTIONS" and "access-control-request-method" in headers
 
 
@@ -242,7 +242,7 @@ def preflight_reply(headers: Headers) -> Response:
 
 
 def allow_origin(origin: str, send: Send) -> Send:
-    """Return a ``send`` that lets pages of the origin read every reply, also refusals and streams."""
+    """Return a ``send`` that lets pages of the origin read all replies, including refusals."""
 
     async def send_allowed(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,10 +1,10 @@
-"""How often each client may ask for what starts work: runs, compactions, tool calls over MCP.
+"""The limit on how often each client may start work: runs, compactions, tool calls over MCP.
 
-A client that repeats itself by mistake would otherwise spend its user's money as fast as models answer.
-It is no wall against malice: whoever has the token may name itself differently each time.
+Without it, a client that repeats a request by mistake would spend its user's money as fast as models
+answer. It does not protect against malice: a client with the token may use another name each time.
 
-Each client has an allowance that fills evenly and holds the starts of one minute. It is kept as one
-number, the time at which the allowance will be full again.
+The limit is a token bucket that refills evenly and holds the starts of one minute. It is kept as one
+number, the time at which the bucket will be full again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from nousd.bridge.access.credentials import ADMITTED_BY
 from nousd.bridge.replies import RATE_LIMITED, HttpError
 
 CLIENTS_MAX: Final = 1024
-"""Clients that are remembered. The one that has been silent for the longest time is forgotten first."""
+"""Maximum number of clients that are remembered; the one that started work longest ago is forgotten
+first."""
 
 _MINUTE: Final = 60.0
 
@@ -32,8 +33,8 @@ class WorkRate:
     """The allowances of all clients.
 
     Args:
-        per_minute: how often a client may start work; 0 for any number.
-        clock: seconds that never go back.
+        per_minute: how often a client may start work in a minute; 0 for no limit.
+        clock: returns seconds that never decrease.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = trio.current_time) -> None:
@@ -42,16 +43,16 @@ class WorkRate:
         self._full_at: OrderedDict[bytes, float] = OrderedDict()
 
     def take(self, scope: Scope) -> None:
-        """Take one start from the allowance of the client that sent a request, which the gate admitted.
+        """Take one start from the allowance of the client that sent a request; the gate has admitted it.
 
         Raises:
-            HttpError: it is used up; ``retry-after`` says in how many whole seconds it is not.
+            HttpError: the allowance is used up; ``retry-after`` is the wait in whole seconds.
         """
         if self._per_minute == 0:
             return
         client, now = _client(scope), self._clock()
         full_at = max(self._full_at.get(client, now), now) + _MINUTE / self._per_minute
-        # Sums of fractions differ in the last digit.
+        # The tolerance absorbs rounding errors of floating-point sums.
         wait = full_at - now - _MINUTE * (1 + 1e-9)
         if wait > 0:
             raise self._refusal(wait)
@@ -70,8 +71,8 @@ class WorkRate:
 
 
 def _client(scope: Scope) -> bytes:
-    """Return what tells one client from another: what admitted it, and the id that it gives itself.
-    A cookie of another page in the same browser is no part of it.
+    """Return the identity of a client: a hash of the token or session id that admitted it and of the id
+    that it gives itself. Other cookies of the same browser do not matter.
     """
     parts = (scope[ADMITTED_BY], Headers(scope=scope).get("x-tandem-client-id", ""))
     return hashlib.sha256("\n".join(parts).encode()).digest()

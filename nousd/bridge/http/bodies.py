@@ -1,7 +1,7 @@
 """Request bodies: read whole, in time, and only a few large ones at once.
 
-The limits on one body and on connections would still add up to many gigabytes. So large bodies wait for
-each other until they were read and decoded; small ones never wait.
+The limits on one body and on the number of connections still allow many gigabytes together. So only a
+few large bodies are read and decoded at the same time, and the others wait. Small bodies never wait.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LARGE_BYTES: Final = 256 * 1024
 """A longer body is large; so is a body without a declared length."""
 
 LARGE_BODIES_MAX: Final = 4
-"""Large bodies that are read or decoded at the same time; further ones wait."""
+"""Maximum number of large bodies that are read or decoded at the same time; others wait."""
 
 
 class Bodies:
@@ -32,10 +32,10 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
-        """Provide the body of a request; its share of the budget is free again at the end of the block.
+        """Yield the body of a request; its share of the budget is released at the end of the block.
 
         Raises:
-            HttpError: it is too long, too slow or incomplete, or the budget was not free in time.
+            HttpError: the body is too long, too slow or incomplete, or no share was free in time.
         """
         if not _is_large(request.headers):
             yield await read_body(request)
@@ -61,10 +61,10 @@ def _is_large(headers: Headers) -> bool:
 
 
 async def read_body(request: Request) -> bytes:
-    """Return the body of a request of any size.
+    """Return the body of a request, without regard to the budget for large ones.
 
     Raises:
-        HttpError: it is too long, too slow, or incomplete.
+        HttpError: the body is too long, too slow, or incomplete.
     """
     try:
         with anyio.fail_after(HTTP_BODY_SECONDS):

@@ -2,14 +2,14 @@
 
 Theory of operation. A connection is one task. It reads a head within the idle deadline, checks it
 (``strict_http``), and calls the application in that same task. The application pulls the body:
-``receive`` reads from the socket when it is called, so nothing is read before it is wanted, no queue
-lies in between, and a request costs no task of its own. A request that waits for ``100 Continue`` gets
-it at the first ``receive``. After the body, ``receive`` waits for the client to disconnect; bytes of
-the next request that arrive meanwhile are kept, up to a bound.
+``receive`` reads from the socket when it is called, so nothing is read too early, there is no queue, and
+a request needs no task of its own. A client that waits for ``100 Continue`` gets it at the first
+``receive``. After the body, ``receive`` waits for the client to disconnect; bytes of the next request
+that arrive meanwhile are kept, up to a bound.
 
-A write is completed once it has begun: it is shielded from cancellation, and only the stream's own
-deadline or ``cut`` ends it. A disconnected client is not an error of the application: what it sends
-afterwards is dropped, and ``receive`` returns ``http.disconnect``.
+A write that has begun is completed: it is shielded from cancellation, and only the stream's own deadline
+or ``cut`` ends it. A client that disconnects does not cause an error in the application: further
+messages of the application are dropped, and ``receive`` returns ``http.disconnect``.
 
 Upgrades to other protocols are not supported. This module knows no routes and no tokens.
 """
@@ -43,11 +43,11 @@ from nousd.net.streams import DirectStream
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX, HTTP_IDLE_SECONDS
 
 AHEAD_BYTES_MAX: Final = 64 * 1024
-"""Bytes of later requests that are kept during a request; then reading stops."""
+"""Maximum bytes of later requests that are kept during a request; beyond it, reading stops."""
 
 LINGER_SECONDS: Final = 2.0
-"""How long input is still read and dropped after the last response: closing at once would reset the
-connection, which could lose the response."""
+"""How long input is still read and dropped after the last response. Closing at once would reset the
+connection, and the client could lose the response."""
 
 _BODILESS: Final = frozenset({204, 304})
 
@@ -56,9 +56,10 @@ class Connection:
     """A connection from its first byte to its end.
 
     Args:
-        stream: read and written; its writes have a deadline of their own (``server._DeadlineStream``).
-        cut: ends the stream at once.
-        keep: called when a credential is accepted on this connection, which then keeps its place.
+        stream: the socket; its writes have a deadline (``server._DeadlineStream``).
+        cut: closes the stream at once.
+        keep: called when a credential is accepted on this connection; from then on it is never cut to
+            make room for others.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class Connection:
     # --- reading -------------------------------------------------------------------------------
 
     async def _next_request(self) -> h11.Request | None:
-        """Return the next request; None if the client disconnected, was idle for too long, or the
-        server stops.
+        """Return the next request; None if the client disconnected or was idle for too long, or if the
+        server is stopping.
 
         Raises:
             Refused: the head is refused.
@@ -141,7 +142,7 @@ class Connection:
             raise Refused(fault_for_status(error.error_status_hint)) from error
 
     async def _read(self) -> bytes:
-        """Return the next bytes; none once the client has disconnected."""
+        """Return the next bytes; empty once the client has disconnected."""
         try:
             return await self._stream.receive_some()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -167,8 +168,8 @@ class Connection:
     def take_received_body(self, guard: ChunkGuard | None) -> list[h11.Data | h11.EndOfMessage]:
         """Return the parts of the body that have already arrived.
 
-        A small body arrives with its head, so a response without reading it need not end the
-        connection. Framing errors are found when the rest is read.
+        A small body arrives with its head, so the connection can go on even if the application responds
+        without reading it. Framing errors are found when the rest is read.
         """
         taken: list[h11.Data | h11.EndOfMessage] = []
         received, self._ahead = self._ahead, b""
@@ -186,7 +187,7 @@ class Connection:
         return taken
 
     async def wait_gone(self) -> None:
-        """Wait until the client disconnects; keep what it sends meanwhile, up to a bound."""
+        """Wait until the client disconnects; keep the bytes that arrive meanwhile, up to a bound."""
         while len(self._ahead) < AHEAD_BYTES_MAX:
             received = await self._read()
             if not received:
@@ -197,15 +198,15 @@ class Connection:
     # --- writing -------------------------------------------------------------------------------
 
     async def send(self, data: bytes) -> bool:
-        """Write everything, waiting only for what the kernel does not accept at once; return False if
-        the client has disconnected.
+        """Write all bytes, waiting only if the kernel does not accept them at once. Return False if the
+        client has disconnected.
         """
         left = data[self._stream.write_now(data) :]
         if not left:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return True
         try:
-            # A partial event would make everything after it unreadable.
+            # After a partial write, the client could not parse anything that follows.
             with trio.CancelScope(shield=True):
                 await self._stream.send_all(left)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -214,7 +215,7 @@ class Connection:
         return True
 
     def encode(self, *events: h11.Event) -> bytes:
-        """Return the bytes of events, framed for the current response."""
+        """Return the bytes of h11 events, framed for the current response."""
         return b"".join(self._machine.send(event) or b"" for event in events)
 
     async def _refuse(self, refused: Refused) -> None:
@@ -224,7 +225,7 @@ class Connection:
         await self._linger()
 
     async def _linger(self) -> None:
-        """Shut down the sending side, and for a while drop what the client still sends."""
+        """Shut down the sending side, then read and drop input for ``LINGER_SECONDS`` at most."""
         with trio.move_on_after(LINGER_SECONDS):
             try:
                 await self._stream.send_eof()
@@ -242,14 +243,14 @@ class Connection:
 
     @property
     def closes_after_answer(self) -> bool:
-        """True if no request can follow: the server stops, or the current body has not been read
+        """True if no request can follow: the server is stopping, or the current body has not been read
         completely.
         """
         return self._is_ending or self.is_body_open
 
     @property
     def has_more_after_last(self) -> bool:
-        """True if bytes follow a request that announced itself as the last one."""
+        """True if bytes follow a request that declared itself the last one."""
         return self._machine.their_state is h11.MUST_CLOSE and bool(
             self._ahead or self._machine.trailing_data[0]
         )
@@ -268,7 +269,8 @@ class Connection:
             if is_unread and not self.wants_continue:
                 await self._linger()
             return False
-        # The bytes of the next request are checked too: h11 returns the bytes it was given too many.
+        # h11 gives back the bytes after the body. They belong to the next request, whose head has to be
+        # checked before h11 parses it.
         rest = self._machine.trailing_data[0]
         if rest:
             self._ahead = bytes(rest) + self._ahead
@@ -299,7 +301,7 @@ class _Exchange:
         self.is_gone = False
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the application respond. Its exceptions are raised once the client has a response."""
+        """Let the application respond. If it raises an exception, send a response first."""
         if not _has_body(self._request):
             await self._read_end()
             if self._connection.has_more_after_last:
@@ -319,7 +321,7 @@ class _Exchange:
             "type": "http",
             "http_version": self._request.http_version.decode(),
             "asgi": {"spec_version": "2.1", "version": "3.0"},
-            # In upper case: h11 would frame the response to "head" unlike that to HEAD.
+            # Upper case only: h11 frames the response to "head" and to "HEAD" differently.
             "method": self._request.method.decode("ascii"),
             "scheme": "http",
             "path": unquote(path.decode("ascii")),
@@ -381,7 +383,7 @@ class _Exchange:
     # --- send ----------------------------------------------------------------------------------
 
     async def send(self, message: Message) -> None:
-        """Take a message of the application: the head of the response, or a part of its body."""
+        """Send a message of the application: the head of the response, or a part of its body."""
         if self.is_gone or self._has_ended:
             # Dropped; a checkpoint lets an endless response notice its cancellation.
             await trio.lowlevel.checkpoint()
@@ -425,7 +427,7 @@ class _Exchange:
             self._leave()
 
     async def _refuse(self, fault: Fault) -> None:
-        """Respond with a refusal unless a response has begun; then the connection ends."""
+        """Respond with a refusal; if a response has already begun, end the connection instead."""
         if not self._has_begun:
             self._has_begun = self._has_ended = True
             await self._write(

@@ -34,13 +34,13 @@ class HttpPlace(NamedTuple):
 
 
 def place_of(text: str, *, remote: bool = False) -> HttpPlace:
-    """Return the address that a text names: ``127.0.0.1:8080``, ``[::1]:0``, ``unix:PATH``.
+    """Parse an address: ``127.0.0.1:8080``, ``[::1]:0``, ``unix:PATH``.
 
     Args:
         remote: whether other machines may connect.
 
     Raises:
-        ConfigError: it names no address, or one that other machines reach although they may not.
+        ConfigError: the text is not an address, or other machines can reach it and ``remote`` is false.
     """
     if text.startswith("unix:"):
         path = Path(text.removeprefix("unix:"))

@@ -1,12 +1,12 @@
-"""The HTTP server: listeners, the number of connections, and stopping.
+"""The HTTP server: listeners, the limit on connections, and shutdown. ``connection`` serves one
+connection.
 
-Each connection is a ``_DeadlineStream``: every write has a deadline, so that one reader that stalls
-cannot hold up the daemon's shutdown, and it is closed by force at the end of a grace period.
-``connection`` serves one connection.
+Each connection is a ``_DeadlineStream``: every write has a deadline, so that a stalled reader cannot
+hold up the daemon's shutdown, and the stream is closed by force at the end of a grace period.
 
-Connections are strangers until a credential is accepted on them. When too many are, or places run out,
-the one that has been a stranger for the longest time is cut: whoever opens connections and says nothing
-keeps nobody out.
+A connection is a stranger until a credential is accepted on it. When there are too many strangers, or
+too few free places, the oldest stranger is cut, so idle connections without a credential cannot keep
+clients out.
 
 It knows no routes: it serves an ASGI application.
 """
@@ -44,8 +44,8 @@ GRACE_SECONDS: Final = 1.0
 """How long connections may take to write pending responses once the daemon stops."""
 
 _FREE_PLACES_MIN: Final = 8
-"""With fewer free places, strangers are cut for newcomers. It is more than the listeners accept before
-a connection that was cut has ended."""
+"""With fewer free places, each new connection cuts the oldest stranger. The number is larger than the
+number of connections that the listeners accept before a cut connection has ended."""
 
 _PIECE_BYTES: Final = 1024 * 1024
 
@@ -81,7 +81,7 @@ class _DeadlineStream(DirectStream):
 
 @asynccontextmanager
 async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.SocketListener]]:
-    """Listen from now on; clients that connect wait until ``serve`` accepts them.
+    """Listen at once; clients that connect wait until ``serve`` accepts them.
 
     Raises:
         ConfigError: the address cannot be used.
@@ -102,7 +102,7 @@ async def open_listeners(place: HttpPlace) -> AsyncIterator[Sequence[trio.Socket
 
 
 def _who_uses(error: OSError) -> str:
-    """Return what to do about an address that another program has."""
+    """Return a hint if another program uses the address; "" for any other error."""
     is_taken = error.errno == errno.EADDRINUSE
     return (
         " by another program, which ss -ltnp lists; or choose another address" if is_taken else ""
@@ -128,8 +128,8 @@ async def serve(
 ) -> None:
     """Serve until ``closing`` is set and the grace period after it is over.
 
-    An error on one connection ends that one and is logged. However this ends, no client is left waiting
-    at the listeners.
+    An error on one connection is logged and ends only that connection. The listeners are closed in every
+    case, so that no client is left waiting.
     """
     try:
         await _Server(app).serve(listeners, closing)
@@ -161,7 +161,7 @@ class _Server:
                 with trio.move_on_after(GRACE_SECONDS):
                     await self._all_gone()
             finally:
-                # A write is shielded from cancellation; nothing but this ends it before its deadline.
+                # Writes are shielded from cancellation; only a cut ends them before their deadline.
                 for guarded in list(self._open):
                     guarded.cut()
                 connections.cancel_scope.cancel()
@@ -199,11 +199,11 @@ class _Server:
             self._left.set()
 
     def _keep(self, guarded: _DeadlineStream) -> None:
-        """Record that a connection is no stranger, or none any more."""
+        """Remove a connection from the strangers."""
         self._strangers.pop(guarded, None)
 
     def _make_room(self) -> None:
-        """Cut the oldest stranger if a further one is too many."""
+        """Cut the oldest stranger if the limits leave no room for another one."""
         is_full = self._places.available_tokens < _FREE_PLACES_MIN
         if self._strangers and (is_full or len(self._strangers) >= HTTP_STRANGERS_MAX):
             oldest = next(iter(self._strangers))
@@ -217,12 +217,12 @@ class _Server:
 
 
 def _anyone(_stream: trio.SocketStream) -> bool:
-    """Anyone who reaches the address may connect; the gate checks the token."""
+    """Accept every client; the gate checks credentials."""
     return True
 
 
 def _refusal() -> bytes:
-    """Return the response to a connection beyond the limit, whatever its request."""
+    """Return the response to a connection beyond the limit; its request is not read."""
     words = f"{HTTP_CONNECTIONS_MAX} connections are open already"
     body = msgspec.json.encode(envelope(TOO_MANY_CONNECTIONS, words))
     head = (

@@ -1,10 +1,10 @@
 """Strict checks of HTTP/1.1 bytes, before h11 sees them.
 
-h11 follows the standard's advice to be lenient in places: it takes a bare LF as the end of a line, joins
-folded header values, and reads trailers the same way. Another program between a client and this server
-may read such bytes differently, and so see other requests than we do. Here they are refused.
+h11 follows the standard's advice to be lenient in places: it accepts a bare LF as the end of a line,
+joins folded header values, and reads trailers the same way. A program between a client and this server
+may read such bytes differently, and so see other requests than this server does. They are refused here.
 
-Knows nothing of routes, connections or time.
+This module does no I/O, and knows no routes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nousd.bridge.replies import (
 from nousd.wire.limits import HTTP_HEADERS_BYTES_MAX
 
 Fault = tuple[Failure, str]
-"""The failure that a refusal names, and its words for people."""
+"""The failure that a refusal reports, and a message for people."""
 
 _VERSIONS: Final = frozenset({b"1.0", b"1.1"})
 
@@ -51,11 +51,11 @@ _CODING: Final[Fault] = (NOT_IMPLEMENTED, "no transfer coding but chunked")
 
 
 class Refused(Exception):
-    """The bytes are not a request that is taken.
+    """The bytes are not an acceptable request.
 
     Args:
-        fault: the refusal for the client.
-        is_bodiless: whether its answer must not have a body.
+        fault: the failure that the client receives.
+        is_bodiless: whether the response must not have a body.
     """
 
     def __init__(self, fault: Fault, *, is_bodiless: bool = False) -> None:
@@ -70,8 +70,8 @@ def split_head(received: bytes, checked: int = 0) -> tuple[bytes, bytes] | None:
     One empty line before the request is ignored, as the standard asks.
 
     Args:
-        checked: the number of bytes that an earlier call has seen: a head that trickles in is not
-            searched from its beginning each time.
+        checked: the number of bytes that an earlier call has seen, so that a head that arrives in many
+            small parts is not searched from its beginning each time.
 
     Raises:
         Refused: the head is ambiguous or too long.
@@ -79,7 +79,7 @@ def split_head(received: bytes, checked: int = 0) -> tuple[bytes, bytes] | None:
     start = 2 if received.startswith(b"\r\n") else 0
     begin = max(start, checked - len(_END))
     end = received.find(_END, begin)
-    # An incomplete head may end between CR and LF; the CR is judged with the next byte.
+    # An incomplete head may end between CR and LF; the CR is checked with the next byte.
     head = received[start:] if end < 0 else received[start : end + len(_END)]
     judged = head[:-1] if end < 0 and head.endswith(b"\r") else head
     if _AMBIGUOUS.search(judged, max(0, begin - start)):
@@ -90,12 +90,12 @@ def split_head(received: bytes, checked: int = 0) -> tuple[bytes, bytes] | None:
 
 
 def fault_of(request: h11.Request) -> Fault | None:
-    """Return why a parsed head is refused; None if it is taken."""
+    """Return why a parsed head is refused; None if it is accepted."""
     names = {name for name, _ in request.headers}
     if request.http_version not in _VERSIONS:
         return VERSION_NOT_SUPPORTED, "HTTP/1.1 is spoken here"
     if not request.target.startswith(b"/"):
-        # A whole URL holds a second host, and it would count.
+        # An absolute URL contains a second host, which would override the Host header.
         return BAD_REQUEST, "the target is to be a path"
     if b"transfer-encoding" in names and b"content-length" in names:
         return BAD_REQUEST, "Content-Length and Transfer-Encoding contradict each other"
@@ -112,7 +112,7 @@ def fault_for_status(status: int) -> Fault:
 class ChunkGuard:
     """Follows a chunked body and refuses framing that h11 would read leniently.
 
-    Invariant: ``_data`` bytes of the present chunk are still to come; ``_line`` is an incomplete line.
+    Invariant: ``_data`` bytes of the current chunk are still to come; ``_line`` is an incomplete line.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class ChunkGuard:
         self._is_over = False
 
     def check(self, received: bytes) -> None:
-        """Follow more bytes of the connection; those after the body are not looked at.
+        """Check further bytes of the connection; bytes after the body are ignored.
 
         Raises:
             Refused: the framing is ambiguous, or a line is too long.
@@ -153,7 +153,7 @@ class ChunkGuard:
             raise Refused(AMBIGUOUS)
         size = int(line.rstrip().partition(b";")[0], 16)
         self._in_trailer = size == 0
-        # The CR LF after the data is h11's to check: it takes nothing else.
+        # h11 checks the CR LF after the data; it accepts nothing else there.
         self._data = size + 2 if size else 0
 
 

@@ -1,7 +1,7 @@
 """Counters folded from the events of the log: sessions, runs, model calls, tool calls.
 
 Every event arrives here once, from the hub's subscription. Only numbers and a few words are read from
-it; the words come from a fixed list or are bounded by ``labels``.
+it; the words are from a fixed list, or ``labels`` bounds their number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class EventCounters(Collector):
             fold(convert(received.payload, struct), received.ts)
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Yield the number of events by type: plain integers, since a counter per delta is too slow."""
+        """Yield the number of events by type. They are plain integers, because a ``Counter`` is too slow
+        for deltas.
+        """
         family = CounterMetricFamily("nousd_events", "Events of the log, by type.", labels=["type"])
         for type_, count in self._events.items():
             family.add_metric([type_], count)
@@ -69,10 +71,10 @@ def _makers(registry: CollectorRegistry) -> tuple[partial[Counter], partial[Hist
 # --- runs -------------------------------------------------------------------------------------
 
 CODES_MAX: Final = 50
-"""Distinct codes of warnings, and of errors."""
+"""Maximum distinct codes of warnings, and of errors."""
 
 OPEN_RUNS_MAX: Final = 1024
-"""Active runs whose start is remembered; beyond it the duration of the oldest is not measured."""
+"""Maximum active runs whose start is remembered; beyond it the oldest run's duration is not measured."""
 
 _RUN_SECONDS: Final = (1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
@@ -124,7 +126,7 @@ def _count_problems(registry: CollectorRegistry) -> Folds:
 
 
 class _RunTimes:
-    """Runs by status, and their durations if their start was seen."""
+    """Counts runs by status, and measures the duration of those whose start was seen."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter, histogram = _makers(registry)
@@ -158,7 +160,7 @@ class _RunTimes:
 # --- model calls ------------------------------------------------------------------------------
 
 MODELS_MAX: Final = 50
-"""Distinct models."""
+"""Maximum distinct models."""
 
 _MODEL_SECONDS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 
@@ -216,7 +218,7 @@ class _ModelCalls:
 
 
 def _disjoint_tokens(usage: Usage) -> dict[str, int]:
-    """Return the tokens of a call by kind, where no kind includes another."""
+    """Return the tokens of a call by kind, so that no kind includes another."""
     cached = usage.cache_read + usage.cache_write
     tokens = {
         "input": usage.input - cached,
@@ -225,17 +227,17 @@ def _disjoint_tokens(usage: Usage) -> dict[str, int]:
         "output": usage.output - usage.reasoning,
         "reasoning": usage.reasoning,
     }
-    # A counter never falls, whatever a server reports.
+    # A counter must not decrease, even if a server reports inconsistent numbers.
     return {kind: max(0, count) for kind, count in tokens.items()}
 
 
 # --- tool calls -------------------------------------------------------------------------------
 
 TOOLS_MAX: Final = 100
-"""Distinct tools."""
+"""Maximum distinct tools."""
 
 DECIDERS_MAX: Final = 20
-"""Distinct deciders."""
+"""Maximum distinct deciders."""
 
 _TOOL_SECONDS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
 

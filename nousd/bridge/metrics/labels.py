@@ -1,4 +1,4 @@
-"""Values of labels that come from outside: a bounded number of plain names."""
+"""Label values that come from outside, limited to a bounded number of plain names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 OTHER: Final = "other"
-"""Replaces anything that is not a plain name, and every new name beyond the bound."""
+"""The label for anything that is not a plain name, and for every new name beyond the bound."""
 
 _PART: Final = r"[A-Za-z0-9_][A-Za-z0-9._:@+-]*"
 _NAME: Final = re.compile(rf"{_PART}(?:/{_PART}){{0,3}}")
@@ -17,7 +17,7 @@ class LabelValues:
     """The combinations of values of some labels, such as provider and model.
 
     Args:
-        most: the bound on their number, not counting ``OTHER``.
+        most: the maximum number of combinations, not counting ``OTHER``.
     """
 
     def __init__(self, most: int) -> None:
@@ -34,10 +34,10 @@ class LabelValues:
         return names
 
     def look_up(self, *names: str) -> tuple[str, ...]:
-        """Do as ``of`` does, but never add a name: for names that a model may have invented."""
+        """Return the same as ``of``, but never add a name: a model may have invented it."""
         return names if names in self._known else (OTHER,) * len(names)
 
 
 def _is_plain(name: str) -> bool:
-    """True for a name such as models and tools have, not a path or a text."""
+    """Return whether a name looks like that of a model or a tool, not like a path or a text."""
     return len(name) <= _CHARS_MAX and _NAME.fullmatch(name) is not None

@@ -1,6 +1,6 @@
-"""All metrics of a bridge in one registry, and the reply to a scrape.
+"""The metrics of a bridge in one registry, and the reply to a scrape.
 
-The daemon's own figures come from its answer to ``get_metrics``.
+The daemon's own metrics come from its answer to ``get_metrics``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Meters:
     """The metrics. ``events`` must count every event, ``requests`` every request."""
 
     def __init__(self) -> None:
-        # Not the library's default registry, which all bridges of the process would share.
+        # All bridges of the process would share the library's default registry.
         self._registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self._registry)
         version = Gauge(
@@ -54,10 +54,10 @@ class Meters:
         self.requests = RequestCounters(self._registry)
 
     def expose(self, figures: Metrics | None, accept: str) -> Exposition:
-        """Return all metrics as text. It may be called in a thread.
+        """Return all metrics as text. This method may be called in a thread.
 
         Args:
-            figures: those of the daemon; None if it does not answer.
+            figures: the daemon's metrics; None if it does not answer.
             accept: the ``Accept`` header of the client.
         """
         try:
@@ -77,7 +77,7 @@ class _All(Collector):
 
 
 def daemon_families(figures: Metrics | None) -> Iterator[Metric]:
-    """Yield the metrics of a daemon; of one that does not answer, only ``nousd_up``."""
+    """Yield the metrics of the daemon; only ``nousd_up`` if it does not answer."""
     yield _gauge("nousd_up", "Whether the daemon answers.", int(figures is not None))
     if figures is None:
         return

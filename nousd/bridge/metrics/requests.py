@@ -1,4 +1,4 @@
-"""Metrics of HTTP: requests by route and status, open streams, bytes and seconds."""
+"""Metrics of HTTP: requests by route and status, open streams, bytes, durations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nousd.bridge.metrics.labels import OTHER
 
 ROUTE: Final = "nousd.route"
-"""The key in the scope of a request under which its route is noted."""
+"""The scope key that holds the path of the request's route."""
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
@@ -56,7 +56,7 @@ class MeteredApp:
     """The outermost ASGI application; it measures every request.
 
     Args:
-        paths: paths that are routes by themselves, besides those noted under ``ROUTE``.
+        paths: paths that count as routes although they are not in the route table.
     """
 
     def __init__(self, app: ASGIApp, requests: RequestCounters, paths: Iterable[str] = ()) -> None:
@@ -102,13 +102,13 @@ class _Request:
         return route
 
     async def receive(self) -> Message:
-        """Count the bytes that the client sends."""
+        """Receive a message, and count the bytes of the request."""
         message = await self._receive()
         self._requests.received.inc(len(message.get("body", b"")))
         return message
 
     async def send(self, message: Message) -> None:
-        """Count the bytes that the client is sent."""
+        """Send a message, and count the bytes of the reply."""
         if message["type"] == "http.response.start":
             self._start(message)
         elif message["type"] == "http.response.body":

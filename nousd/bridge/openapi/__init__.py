@@ -1,1 +1,1 @@
-"""The OpenAPI document, made from the route table."""
+"""The OpenAPI document, generated from the route table."""

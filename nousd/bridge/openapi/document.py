@@ -1,8 +1,8 @@
-"""The OpenAPI document of the bridge, made from the rows of its table.
+"""The OpenAPI document of the bridge, generated from the rows of the route table.
 
-The statuses with which a route can refuse a request follow from its row: those of every route, of
-routes with a token, a body or a name in the path, and those of the commands that the route sends. Each
-route with a body has an example.
+The error statuses of a route follow from its row: those of all routes, those of routes with a token, a
+body or a path parameter, and those of the commands that the route sends. Each route with a body has an
+example.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _SECURITY: Final[Mapping[str, Json]] = {
 
 
 class _Shapes:
-    """The schemas of all types in rows; ``components`` holds those that have a name."""
+    """The schemas of all types in the rows; ``components`` holds the named ones."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         types: list[Any] = [ErrorBody]
@@ -124,10 +124,10 @@ class _Shapes:
 
 
 def _spell_once(schema: Json) -> Json:
-    """Return the schema of a struct with each field once, in the spelling that the struct has first.
+    """Return the schema of a struct with each field only once, in the struct's first spelling.
 
-    Its description names the other spellings. Generators of clients make one name of ``sourceKind`` and
-    ``source_kind``, and leave out whatever uses a schema that has both.
+    The field's description lists the other spellings. Client generators derive the same name from
+    ``sourceKind`` and ``source_kind``, and leave out everything that uses a schema with both.
     """
     spellings: dict[str, list[str]] = {}
     for name in schema.get("properties", ()):
@@ -146,7 +146,7 @@ def _spell_once(schema: Json) -> Json:
 
 
 def _members(shape: Any) -> tuple[Any, ...]:
-    """Return the types of a union, which msgspec does not accept unless they are tagged."""
+    """Return the members of a union: msgspec accepts a union of structs only if they are tagged."""
     return get_args(shape) if isinstance(shape, UnionType) else (shape,)
 
 
@@ -204,7 +204,7 @@ def _operation(row: Row, path: str, shapes: _Shapes) -> Json:
 
 
 ALIAS_OF: Final = "x-alias-of"
-"""The key of an operation at another path of its route: the ``operationId`` at the first path."""
+"""The key, in an operation of an alias path, of the ``operationId`` at the route's first path."""
 
 
 _OF_THE_SERVER: Final = frozenset({"global", "openapi.json", "docs", "metrics"})
@@ -243,7 +243,7 @@ def _query_parameters(row: Row, shapes: _Shapes) -> list[Json]:
 
 
 def _omit_null(schema: Json) -> Json:
-    """Return the schema of a parameter: an optional one is left out, never null."""
+    """Return the schema of a parameter without null: an absent parameter is omitted, never null."""
     kinds: list[Json] = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
     if len(kinds) != 1:
         return schema
@@ -271,7 +271,7 @@ def _reply(status: int, shape: Any, row: Row, shapes: _Shapes) -> Json:
         content |= _TEXTS[shape]
     elif shape is not None:
         schema = shapes.of(shape)
-        # The same status may also come from a refusal that the route does not know.
+        # A refusal outside the route's handler may have the same status.
         schema = schema if is_good else {"anyOf": [schema, shapes.of(ErrorBody)]}
         content["application/json"] = {"schema": schema}
     if row.streams and is_good:
@@ -292,14 +292,15 @@ def _refusal(status: int, shapes: _Shapes) -> Json:
 
 
 def _phrase(status: int) -> str:
-    """Return the name of a status, and its error codes."""
+    """Return the name of a status, followed by its error codes."""
     codes = dict.fromkeys(failure.code for failure in FAILURES if failure.status == status)
     name = _RENAMED.get(status) or HTTPStatus(status).phrase
     return name + (f": {', '.join(codes)}" if codes else "")
 
 
 ANY: Final = frozenset({400, 403, 413, 431, 500, 503})
-"""Wrong Host or Origin, too many bytes, a bug of ours, too many connections."""
+"""Statuses of every route: wrong Host or Origin, too many bytes, an internal error, too many
+connections."""
 
 WITH_TOKEN: Final = frozenset({401})
 WITH_BODY: Final = frozenset({408, 415, 422})
@@ -344,7 +345,7 @@ BY_COMMAND: Final[Mapping[str, frozenset[int]]] = {
 
 
 def refusals(row: Row) -> frozenset[int]:
-    """Return the statuses with which a route can refuse a request."""
+    """Return the error statuses of a route."""
     ways = [ANY, *(BY_COMMAND[command] for command in row.sends)]
     if not row.is_public:
         ways.append(WITH_TOKEN)
@@ -387,11 +388,11 @@ EXAMPLES: Final[Mapping[tuple[str, str], Any]] = {
     ("POST", "/question/{question_id}/reject"): {"reason": "Decide for yourself."},
     ("POST", "/sessions/{id}/questions/{question_id}/answer"): {"answer": "blue"},
 }
-"""method and path -> a body."""
+"""method and path -> an example body."""
 
 
 def tidy_schema(schema: Any) -> Any:
-    """Return a schema with each description cut to its first paragraph, without null defaults."""
+    """Return a schema without null defaults, and with each description cut to its first paragraph."""
     if isinstance(schema, list):
         return [tidy_schema(item) for item in schema]
     if not isinstance(schema, dict):

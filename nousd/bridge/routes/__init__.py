@@ -1,4 +1,4 @@
-"""The table of routes: every row of the bridge, with a file for each kind of resource."""
+"""The route table of the bridge; the rows of each kind of resource have a file of their own."""
 
 from __future__ import annotations
 

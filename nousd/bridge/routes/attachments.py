@@ -1,6 +1,6 @@
-"""The parts of a message as a text and attachments.
+"""Converting the parts of a message to a text and attachments.
 
-Files are sent as data only, in a ``data:`` URL. A file or text that is too long for a line of the
+Files are accepted only as data, in a ``data:`` URL. A file or text that is too long for a line of the
 protocol is stored as an artifact first.
 """
 
@@ -22,14 +22,15 @@ from nousd.wire.limits import NAME_CHARS_MAX
 from nousd.wire.responses import Artifact, Upload
 
 _BEGINNING_CHARS: Final = 1024
-"""The beginning of a text that is kept in the line when the text is an artifact."""
+"""Length of the beginning that stays in the line if the whole text is stored as an artifact."""
 
 
 class MessageContent(NamedTuple):
     """The content of a message.
 
     Args:
-        text: only its beginning if ``text_ref`` is set, the artifact with the whole text.
+        text: the text, or its beginning if ``text_ref`` is set.
+        text_ref: the id of the artifact with the whole text, if it was too long.
     """
 
     text: str
@@ -44,7 +45,8 @@ class _File(NamedTuple):
 
 
 async def read_parts(daemon: Client, parts: Iterable[PartBody]) -> MessageContent:
-    """Return the texts of a message, joined with LF, and its files; of files alone, their names.
+    """Return the texts of a message, joined with LF, and its files. If it has only files, the text is
+    their names.
 
     Raises:
         HttpError: a part lacks the field of its type, or its data is invalid.
@@ -77,7 +79,7 @@ async def read_parts(daemon: Client, parts: Iterable[PartBody]) -> MessageConten
 async def _put_text(daemon: Client, text: str, data: bytes) -> tuple[str, str | None]:
     """Store a text that is too long for a line; return its beginning and the artifact's id.
 
-    A blank text is not stored: it will be refused.
+    A blank text is not stored, because the daemon will refuse it.
     """
     beginning = text.lstrip()[:_BEGINNING_CHARS]
     if not beginning:

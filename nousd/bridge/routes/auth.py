@@ -1,4 +1,4 @@
-"""Logging browsers in and out: they cannot send the token with everything, so they get a cookie."""
+"""Login and logout of browsers. They cannot send the token with every request, so they get a cookie."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ const start = () => login().catch(() => say("The server did not answer: load the
 if (document.prerendering) document.addEventListener("prerenderingchange", start, { once: true });
 else start();
 """
-# A page that the browser only prepares must not use up the link.
+# A page that the browser only prerenders must not use up the link.
 
 _PAGE: Final = f"""<!doctype html>
 <html lang="en">
@@ -77,7 +77,7 @@ _PAGE_HEADERS: Final = {
 
 
 class Login(msgspec.Struct, frozen=True):
-    """``link`` is what follows ``#`` in a one-time link."""
+    """``link`` is the part of a one-time link after ``#``."""
 
     link: Annotated[str, Meta(max_length=128)]
 
@@ -91,7 +91,7 @@ class BrowserSession(msgspec.Struct, frozen=True, rename="camel"):
 
 @routes.get(LOGIN_PATH, sends=(), replies={200: bytes}, is_public=True)
 async def _login_page(_call: Call) -> Response:
-    """The page that a one-time link opens; it logs its browser in."""
+    """The page that a one-time link opens; it logs the browser in."""
     return HTMLResponse(_PAGE, headers=_PAGE_HEADERS)
 
 

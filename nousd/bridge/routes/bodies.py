@@ -11,7 +11,7 @@ from nousd.wire.objects.entries import Sampling
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of bodies that clients send; ``routing.request_fields`` has what becomes of other keys."""
+    """Base of the bodies of requests; ``routing.request_fields`` treats unknown keys."""
 
 
 class ModelBody(RequestBody, frozen=True, kw_only=True):
@@ -30,7 +30,7 @@ class SamplingBody(RequestBody, frozen=True, kw_only=True):
 
     @property
     def sampling(self) -> Sampling | None:
-        """The settings as the daemon's; None if there are none."""
+        """The settings in the form that commands have; None if there are none."""
         if self.temperature is None and self.top_p is None and self.max_tokens is None:
             return None
         return Sampling(
@@ -51,12 +51,12 @@ class PartBody(RequestBody, frozen=True, kw_only=True):
 
     @property
     def is_blank(self) -> bool:
-        """True for a text that says nothing."""
+        """True for a text that is empty or consists of white space."""
         return self.type == "text" and self.text is not None and not self.text.strip()
 
 
 class AskingQuery(msgspec.Struct, frozen=True, rename={"session_id": "sessionID"}):
-    """The session; without one, pending requests of all sessions and the rules of the active one."""
+    """The session; without it, the pending requests of all sessions and the rules of the active one."""
 
     session_id: str | None = None
 

@@ -20,7 +20,7 @@ routes: Final = Routes()
 
 
 class Forked(Session, frozen=True, kw_only=True):
-    """A copy of a session, at the top level and again under ``session``, where the engine puts it."""
+    """A copy of a session, at the top level and also under ``session``, as in the engine."""
 
     session: Session
 

@@ -72,7 +72,7 @@ async def _page(call: Call) -> Response:
 
 
 def _groups(document: dict[str, Any]) -> Iterator[str]:
-    """Yield a section for each tag, without the aliases of routes."""
+    """Yield the HTML of each tag's section, without the aliases of routes."""
     for tag in document["tags"]:
         yield f"<h2>{escape(tag['name'])}</h2>"
         for path, methods in document["paths"].items():

@@ -1,4 +1,4 @@
-"""The health check, the one route that needs no token; so it says little."""
+"""The health check. It needs no token, so it reveals little."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ routes: Final = Routes()
 
 
 class Health(msgspec.Struct, frozen=True):
-    """``healthy`` and ``ready`` say that the daemon is there. A terminal client shows ``version`` and
-    ``mode`` in its status line.
+    """``healthy`` and ``ready`` are true while the server is connected to the daemon. A terminal client
+    shows ``version`` and ``mode`` in its status line.
     """
 
     healthy: bool
@@ -27,6 +27,6 @@ class Health(msgspec.Struct, frozen=True):
 
 @routes.get("/global/health", sends=(), replies={200: Health}, is_public=True)
 async def _health(call: Call) -> Response:
-    """Check that the server and its daemon are there."""
+    """Check that the server responds and is connected to the daemon."""
     ready = call.hub.is_connected
     return json_reply(Health(ready, ready, nousd.__version__, "nousd"))

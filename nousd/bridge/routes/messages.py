@@ -32,7 +32,7 @@ SPELLS: Final[Mapping[str, str]] = {
     "agent_id": "x-tandem-agent-id",
     "correlation_id": "x-tandem-correlation-id",
 }
-"""field of our commands -> the contract's name; ``files`` are the parts of that type."""
+"""field of a command -> its name in the HTTP contract; ``files`` means the parts of type ``file``."""
 
 _HANDLED: Final = Failure(409, "HANDLED_BY_EXTENSION")
 
@@ -57,7 +57,7 @@ class SendMessage(SamplingBody, frozen=True, kw_only=True):
 
 
 def require_not_handled(accepted: Accepted) -> None:
-    """Raise HttpError if an extension handled the text: then there is no message and no run."""
+    """Raise HttpError if an extension handled the text, so that there is neither message nor run."""
     if accepted.handled_by is UNSET:
         return
     reply = f": {accepted.reply}" if accepted.reply else ""

@@ -17,7 +17,7 @@ from nousd.wire.responses import Metrics
 routes: Final = Routes()
 
 PATIENCE_SECONDS: Final = 5.0
-"""The daemon's time to answer: half of Prometheus's default for a scrape."""
+"""How long the daemon may take to answer: half of Prometheus's default timeout of a scrape."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ _logger: Final = logging.getLogger(__name__)
 async def _metrics(call: Call) -> Response:
     """Read the metrics of the daemon and of this server, for Prometheus.
 
-    Reply with the metrics; those of the bridge also while the daemon does not answer.
+    If the daemon does not answer, the reply has only the metrics of the bridge.
     """
     figures = await _daemon_figures(call.daemon)
     accept = call.header("accept") or ""

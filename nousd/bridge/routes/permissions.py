@@ -37,24 +37,26 @@ _DECISIONS: Final[dict[str, ConfirmDecision]] = {
     "reject": "deny_session",
     "deny": "deny_session",
 }
-"""reply of the contract -> our decision; standing rules hold for one session."""
+"""reply in the HTTP contract -> the decision for ``confirm_tool``. A standing rule holds for one
+session."""
 
 _REPLY_INVALID: Final = Failure(400, "APPROVAL_REPLY_INVALID")
 _NOT_PENDING: Final = Failure(409, "APPROVAL_REPLY_INVALID")
 
 _ASKED: Final = frozenset({"user", "timeout", "stop"})
-"""Deciders of calls for which there was a request."""
+"""Deciders of calls that had an approval request."""
 
 _UNRULED: Final = frozenset({"once_only", "rule_required", "too_many_rules"})
-"""Refusals to make a rule: access outside the workspace is allowed only once, not every call corresponds
-to a rule, and their number is bounded. Then the decision holds for the one call, and the reply says so.
+"""Refusals to make a rule: access outside the workspace is allowed only once, no rule can describe some
+calls, and the number of rules is bounded. The decision then holds for this call only, and the reply says
+so.
 """
 
 _THIS_CALL: Final[dict[ConfirmDecision, ConfirmDecision]] = {
     "session": "once",
     "deny_session": "deny",
 }
-"""decision with a rule -> the same without a rule."""
+"""decision with a rule -> the same decision without one."""
 
 
 class ReplyBody(RequestBody, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ class ReplyBody(RequestBody, frozen=True, kw_only=True):
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """An applied reply; ``standingRuleID`` is the new rule of the session."""
+    """An applied reply; ``standingRuleID`` is the id of the session's new rule."""
 
     ok: bool
     requestID: str  # noqa: N815
@@ -140,7 +142,7 @@ async def _decide(call: Call, decision: ConfirmDecision, reason: str | None) -> 
     """Decide on the tool call in the path.
 
     Raises:
-        HttpError: there is no request for it, or it is not pending any more.
+        HttpError: the call has no approval request, or the request is no longer pending.
     """
     record = await _waiting_call(call, parse_request_id(call.path["request_id"]))
     assert isinstance(record.input_hash, str)
@@ -171,7 +173,7 @@ async def _confirm(call: Call, command: ConfirmTool) -> Accepted:
 
 
 async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:
-    """Return the call if its request is pending; raises as ``_decide`` does."""
+    """Return the call if its request is pending. Raise the same errors as ``_decide``."""
     not_found = HttpError(REQUEST_NOT_FOUND, "there is no such request")
     try:
         now = await call.daemon.ask(
@@ -192,7 +194,7 @@ async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:
 
 
 async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bool:
-    """True if a call is of that session, or pending in a task of it."""
+    """Return whether a call belongs to that session, or is pending in a task of it."""
     if record.session_id == session_id:
         return True
     now = await call.daemon.ask(ListPermissions(session_id=session_id))

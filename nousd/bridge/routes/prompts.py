@@ -57,21 +57,21 @@ class PromptQuery(msgspec.Struct, frozen=True, rename={"wanted": "return"}):
 
 
 class PromptSyncQuery(msgspec.Struct, frozen=True):
-    """``reply`` chooses an object with the last answer, or the array of all messages; without it the
-    client's User-Agent does.
+    """``reply`` chooses an object with the last answer, or the array of all messages; without it, the
+    client's User-Agent decides.
     """
 
     reply: Literal["object", "array"] | None = None
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The text of the last answer, for clients that read nothing else."""
+    """The text of the last answer, for clients that need nothing else."""
 
     reply: str
 
 
 class _StartedRun(NamedTuple):
-    """A run that was requested; ``position`` is before all of its frames."""
+    """A run that was requested; ``position`` precedes all of its frames."""
 
     session_id: str
     run_id: str
@@ -107,10 +107,10 @@ async def _start_run(call: Call) -> _StartedRun:
 
 
 async def _read_appended_part(call: Call) -> PartBody:
-    """Return the newest text of the user, for a prompt that brings none.
+    """Return the newest text of the user, for a prompt without a text.
 
-    It may be answered by now: a prompt that is sent again has the text that it had the first time. The
-    daemon starts no other run on an answered text.
+    The text may already have an answer: a repeated prompt must have the same text as the first one. The
+    daemon does not start another run for an answered text.
     """
     text = await read_prompt_text(call.daemon, call.path["id"])
     if text is None:
@@ -148,7 +148,7 @@ async def _prompt(call: Call, parts: Iterable[PartBody], *, require_appended: bo
 
 
 async def _tools(call: Call) -> tuple[str, ...] | None:
-    """Return the only tools of the run; None for those of its session."""
+    """Return the names of the tools that the run may use; None for all tools of its session."""
     body: SendMessage = call.body
     names = body.toolAllowlist
     if names is None or ANY not in "".join(names):
@@ -217,7 +217,7 @@ async def _prompt_sync(call: Call) -> Response:
     query = StreamQuery(call.view, started.session_id, started.run_id)
     if streams:
         responders = call.services.responders
-        # Without what the prompt did to its session before, such as to give it a title.
+        # Skip events that the prompt caused before the run, such as a new title of the session.
         first = await call.hub.first_event(started.run_id)
         start = started.position if first is None else StreamPosition(first.seq, 0)
         frames = answering_stream(call.hub, responders, query, start, ends_with_run=True)

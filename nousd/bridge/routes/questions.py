@@ -85,7 +85,7 @@ async def _answer(call: Call) -> Response:
 def _list_answers(
     body: AnswerBody, questions: tuple[UserQuestion, ...]
 ) -> list[str] | list[str | list[str]]:
-    """Return an answer for each question; none at all if the body has none."""
+    """Return an answer for each question; empty if the body has no answer."""
     if body.answers is not None:
         return body.answers
     return [body.answer] * len(questions) if body.answer else []
@@ -122,7 +122,7 @@ async def _waiting_question(call: Call) -> QuestionAsked:
     """Return the pending question in the path.
 
     Raises:
-        HttpError: it is unknown, not pending any more, or not of the session in the path.
+        HttpError: the question is unknown, no longer pending, or not of the session in the path.
     """
     asked = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
     wanted = call.path["question_id"]
@@ -130,6 +130,6 @@ async def _waiting_question(call: Call) -> QuestionAsked:
         if question.question_id == wanted:
             return question
     if "id" not in call.path:
-        # An empty answer never fits, so this only tells an unknown question from an answered one.
+        # An empty answer is never valid: the refusal tells an unknown question from an answered one.
         await _send_outcome(call, AnswerQuestion(question_id=wanted, answers=()))
     raise HttpError(QUESTION_NOT_FOUND, "no such question waits")

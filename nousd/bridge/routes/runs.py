@@ -23,7 +23,7 @@ _NOTHING_TO_CANCEL: Final = frozenset({"no_active_run", "run_mismatch"})
 
 
 class Cancelled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """``cancelled`` says whether there was a run to cancel."""
+    """``cancelled`` is true if there was a run to cancel."""
 
     ok: bool
     cancelled: bool
@@ -42,11 +42,11 @@ async def get_active_run(daemon: Client, session_id: str) -> ActiveRun | None:
 
 @asynccontextmanager
 async def reporting_conflict(call: Call) -> AsyncIterator[None]:
-    """Turn the refusal of a command during a run into the contract's conflict.
+    """Turn the refusal of a command because of an active run into the HTTP contract's conflict.
 
     Raises:
         HttpError: a run is active.
-        Refused: any other refusal in the block.
+        Refused: the daemon refused a command in the block for another reason.
     """
     try:
         yield
@@ -89,7 +89,7 @@ async def _cancel_run(call: Call) -> Response:
 
 
 async def _stop_run(call: Call, run_id: str | None) -> Response:
-    """Stop a run, the active one for None, but keep the queue of its session."""
+    """Stop a run, or the active one if ``run_id`` is None, and keep the queue of its session."""
     abort = Abort(
         session_id=call.path["id"],
         expected_run_id=run_id,

@@ -1,4 +1,4 @@
-"""Sessions as a user keeps them: found by a text, marked as seen, and kept after all."""
+"""Searching sessions, marking them as seen, and restoring them before a scheduled deletion."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ routes: Final = Routes()
 
 
 class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The text to find, and where: with ``scope`` global in all sessions, otherwise in those of
-    ``workspace``, or else of the daemon's own workspace. ``before`` is that of the reply before.
+    """The text to find, and where: in all sessions if ``scope`` is global, otherwise in those of
+    ``workspace``, by default the daemon's own. ``before`` is the value from the previous reply.
     """
 
     q: str
@@ -35,7 +35,8 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(Body, frozen=True, kw_only=True):
-    """A session that was found, and where: in its title, or in the newest message that matches."""
+    """A matching session, and where the text was found: in its title, or in the newest matching message.
+    """
 
     session: Session
     snippet: str
@@ -44,8 +45,8 @@ class Found(Body, frozen=True, kw_only=True):
 
 
 class SearchReply(Body, frozen=True, kw_only=True):
-    """The sessions that were found. ``before`` goes on with the search; ``partial`` is set where it
-    ended early, at its bound.
+    """The matching sessions. ``before`` continues the search; ``partial`` is true if the search stopped
+    early, at its bound.
     """
 
     matches: Sequence[Found]
@@ -55,7 +56,7 @@ class SearchReply(Body, frozen=True, kw_only=True):
 
 
 class Seen(RequestBody, frozen=True, kw_only=True):
-    """The newest message that was seen; without one, the last of the session."""
+    """The newest message that was seen; by default the last one of the session."""
 
     message_id: str | None = None
 

@@ -1,9 +1,9 @@
 """Sessions: create, read, change, delete and list them.
 
-Rules about tool calls are translated from the contract's form to ours. The engine ignores a rule that
-it does not understand; because the rule may be a denial, it is refused here. For the engine a pattern
-matches the name of the tool. A pattern that only repeats the name adds nothing; any other pattern is
-passed on as one of ours.
+Rules about tool calls are translated from the HTTP contract's form to the form of v1. The engine ignores
+a rule that it does not understand; because the rule may be a denial, the bridge refuses it. In the
+engine, a pattern matches the name of the tool. A pattern that only repeats the name adds nothing; any
+other pattern is passed on as the pattern of a v1 rule.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ SPELLS: Final[Mapping[str, str]] = {
     "sampling": "",
     "source": "source_kind",
 }
-"""field of our commands -> the contract's name."""
+"""field of a command -> its name in the HTTP contract."""
 
 _OWN: Final = (None, "", ".")
-"""Values that stand for the daemon's own workspace."""
+"""Values that denote the daemon's own workspace."""
 
 
 class CreateSession(SamplingBody, frozen=True, kw_only=True):
@@ -88,13 +88,15 @@ class PatchSession(RequestBody, frozen=True, kw_only=True):
 
 
 class DeleteQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """For how many seconds ``restore`` keeps the session; without them it is deleted at once."""
+    """For how many seconds ``restore`` can undo the deletion; with 0, the session is deleted at once."""
 
     undo_seconds: Annotated[int, Meta(ge=0, le=UNDO_SECONDS_MAX)] = 0
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The outcome of a deletion: the session is deleted, will be, or its run was asked to stop first."""
+    """The outcome of a deletion: the session is deleted, its deletion is scheduled, or its run was asked
+    to stop first.
+    """
 
     deleted: bool
     deleteAtMs: int | None = None  # noqa: N815
@@ -204,8 +206,8 @@ async def _delete(call: Call) -> Response:
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """The sessions to list: with ``scope`` global all, otherwise those of ``workspace``, or else of the
-    daemon's own workspace.
+    """The sessions to list: all if ``scope`` is global, otherwise those of ``workspace``, by default the
+    daemon's own.
     """
 
     scope: Literal["workspace", "global"] | None = None
@@ -238,7 +240,7 @@ async def _list(call: Call) -> Response:
 
 
 async def resolve_scope(daemon: Client, scope: str | None, named: str | None) -> str | None:
-    """Return the workspace whose sessions a query means; None for all."""
+    """Return the workspace to which a query is limited; None for all workspaces."""
     if scope == "global":
         return None
     if named and named != ".":
@@ -247,7 +249,7 @@ async def resolve_scope(daemon: Client, scope: str | None, named: str | None) ->
 
 
 async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
-    """Return a page of the requested length, from several answers if necessary."""
+    """Return a page of the requested length, joined from several answers if necessary."""
     rows: list[SessionSummary] = []
     while True:
         left = msgspec.structs.replace(
@@ -291,7 +293,7 @@ class RuleBody(RequestBody, frozen=True, kw_only=True):
 
 
 def parse_rules(given: Sequence[RuleBody]) -> SessionRules:
-    """Return the rules as ours.
+    """Return the rules in the form of v1.
 
     Raises:
         HttpError: an action is unknown.
@@ -303,14 +305,14 @@ def parse_rules(given: Sequence[RuleBody]) -> SessionRules:
             words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
             raise HttpError(UNPROCESSABLE, words)
         rules[decision] += _rule_texts(rule)
-    # Several of the engine's tools may be the same one of ours.
+    # Several tools of the engine may correspond to the same tool of nousd.
     return SessionRules(
         **{decision: tuple(dict.fromkeys(each)) for decision, each in rules.items()}
     )
 
 
 def _rule_texts(rule: RuleBody) -> list[str]:
-    """Return a rule for each of our tools that it names; the rule itself if it names none."""
+    """Return a rule for each tool of nousd that the rule covers; the rule itself if it covers none."""
     pattern = rule.pattern
     matches_all = pattern is None or pattern in _ANY or is_same_tool(pattern, rule.permission)
     rest = "" if matches_all else f"({pattern})"

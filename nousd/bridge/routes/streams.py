@@ -1,4 +1,4 @@
-"""Streams of events: all, those of a session, those of a run."""
+"""Streams of events: of the whole log, of a session, or of a run."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from nousd.wire.objects.field_types import View
 routes: Final = Routes()
 
 EVENTS_MAX: Final = 10_000
-"""The most frames in a reply that is not a stream; the next request continues after the last one."""
+"""Maximum frames in a reply that is not a stream; the next request continues after the last one."""
 
 
 class EventQuery(
     msgspec.Struct, frozen=True, rename={"session_id": "sessionID", "run_id": "runID"}
 ):
     """The events of a stream; ``after`` is the id of a frame, or a cursor, after which it begins.
-    ``view`` chooses other words than Tandem's.
+    ``view`` selects another vocabulary than Tandem's.
     """
 
     session_id: str | None = None
@@ -59,7 +59,7 @@ class RunEventQuery(msgspec.Struct, frozen=True):
 
     @property
     def start(self) -> tuple[str, str | None]:
-        """The parameter that counts, and the id or cursor in it after which the events begin."""
+        """The name and the value of the parameter that is in effect."""
         if self.after is None and self.since_seq is not None:
             return "since_seq", str(self.since_seq)
         return "after", self.after
@@ -75,8 +75,8 @@ class RunEventQuery(msgspec.Struct, frozen=True):
 async def _stream_events(call: Call) -> Response:
     """Stream events from now on, after a frame, or of a run from its beginning.
 
-    Stream events. A stream of a run that names no position begins with the run: its client has just
-    started the run, or reconnects without knowing how far it was.
+    A stream of a run that names no position begins with the run: its client has just started the run,
+    or reconnects without knowing its position.
     """
     asked: EventQuery = call.query
     query = StreamQuery(call.view, asked.session_id or None, asked.run_id or None)
@@ -129,7 +129,7 @@ async def _run_events(call: Call) -> Response:
     hello = encode_hello(call.view.hello(int(time.time() * 1000), run_id), None)
     end = await call.hub.first_event(run_id, ("agent_end",))
     if end is not None and end.seq <= position.after:
-        # A client that has the end and reconnects, as browsers do by themselves, would wait for ever.
+        # Browsers reconnect by themselves. A client that has already received the end would wait forever.
         return stream_response(yield_once(hello))
     responders = call.services.responders
     stream = answering_stream(call.hub, responders, query, position, hello, ends_with_run=True)

@@ -1,4 +1,4 @@
-"""Transcripts, read page by page, with the failures of their runs."""
+"""Reading transcripts page by page, with the failures of their runs."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ from nousd.wire.responses.sessions import SessionRecord
 
 ENTRIES_MAX: Final = 10_000
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""The most of a transcript that is read, give or take a page; of a longer one, the newest part."""
+"""The bounds of a transcript that is read, give or take a page; only the newest part of a longer one is
+read."""
 
 FAILURES_MAX: Final = 32
-"""Failed runs whose error code is looked up; older ones get the general code."""
+"""Maximum failed runs whose error code is looked up; older ones get the general code."""
 
 _NEWEST: Final = 32
-"""Newest entries among which an appended one is looked for first."""
+"""Number of newest entries that are searched first."""
 
 _NO_RUN: Final = ""
 """The run id of an entry that was appended without a run."""
 
 _FAILED: Final = {"error": None, "interrupted": None, "timeout": "run_stale"}
-"""status of a failed run -> its error code, if that follows from the status."""
+"""status of a failed run -> its error code; None if the status alone does not determine it."""
 
 
 class _ErrorLine(msgspec.Struct):
@@ -55,7 +56,7 @@ async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, 
 
     Raises:
         Refused: there is no such session.
-        AnswerInvalid: the daemon is too old to answer.
+        AnswerInvalid: the daemon is too old for this request.
     """
     now = await daemon.ask(GetSession(session_id=session_id, messages=PAGE_ROWS_MAX))
     if now.transcript is UNSET or now.failed_runs is UNSET:
@@ -69,8 +70,8 @@ async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, 
 async def _assign_runs(
     daemon: Client, failed: Iterable[RunRecord], entries: list[Entry]
 ) -> list[Entry]:
-    """Return the entries, each appended one with the run that was started on it, if that run failed
-    before it added an entry of its own: otherwise the failure would not appear anywhere.
+    """Return the entries, and give an appended entry the id of the run that was started on it, if that
+    run failed before it added an entry. Without it, the failure would not appear anywhere.
     """
     run_ids = _runs_of(entries)
     silent = (
@@ -80,7 +81,7 @@ async def _assign_runs(
     for run_id in silent[:FAILURES_MAX]:
         page = await daemon.ask(GetEvents(run_id=run_id, types=("message_start",), limit=1))
         for line in page.events:
-            # Of several runs on one entry, the first in the list is the newest.
+            # If several runs were started on one entry, the newest one comes first.
             of_run.setdefault(_start_decoder.decode(line).payload.message_id, run_id)
     return [
         msgspec.structs.replace(entry, run_id=of_run[entry.id])
@@ -114,7 +115,7 @@ async def read_message(daemon: Client, session_id: str, entry_id: str) -> Messag
     """Return one message of the user.
 
     Raises:
-        Refused: it does not exist any more.
+        Refused: the message no longer exists.
     """
     newest = await daemon.ask(GetMessages(session_id=session_id, limit=_NEWEST))
     found = [entry for entry in newest.messages if entry.id == entry_id]
@@ -148,7 +149,7 @@ def _is_prompt(entry: MessageEntry) -> bool:
 async def _read_failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
-    """Return the failures of the runs that have entries here."""
+    """Return the failures of the failed runs that have entries among these, by run id."""
     run_ids = _runs_of(entries)
     return {
         run.run_id: await _read_failure(daemon, run, is_looked_up=index < FAILURES_MAX)

@@ -1,1 +1,1 @@
-"""Routing: the rows of the table, the match of paths, the dispatch to handlers."""
+"""Routing: the rows of the route table, matching of paths, dispatch to handlers."""

@@ -1,6 +1,7 @@
-"""The dispatch of a request to the handler of its row: query, body, and errors as replies.
+"""Dispatching a request to the handler of its row: parsing query and body, and turning errors into
+replies.
 
-This is the one place of the bridge where an exception becomes a reply.
+The exceptions of all handlers become replies here, and only here.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ _NOT_FOUND: Final = {
     "request_id": REQUEST_NOT_FOUND,
     "question_id": QUESTION_NOT_FOUND,
 }
-"""parameter of a path -> the failure for an unknown one."""
+"""parameter of a path -> the failure for an unknown value."""
 
 _OF_FIELDS: Final = frozenset({BAD_REQUEST, UNPROCESSABLE, NOT_FOUND, NOT_JSON})
-"""Failures that may be those of a field."""
+"""Failures that a field of the request may have caused."""
 
 _FIELD: Final = re.compile(r"[a-z_]+")
 
@@ -75,10 +76,10 @@ async def answer_request(row: Row, services: Services, request: Request) -> Resp
 async def _session_first(
     error: HttpError | ClientError, services: Services, request: Request
 ) -> HttpError | ClientError:
-    """Return the refusal of the session in the path instead of that of a field, if there is one.
+    """Return the refusal of the session in the path, if there is one, in place of a field's error.
 
-    Fields are judged before the daemon is asked. But a client that has the wrong session must not be
-    told first what is wrong with its body.
+    Fields are checked before the daemon is asked. But a client with a wrong session must receive that
+    error first, not an error in its body.
     """
     session_id = request.path_params.get("id")
     if session_id is None or not isinstance(error, HttpError) or error.failure not in _OF_FIELDS:
@@ -91,7 +92,7 @@ async def _session_first(
 
 
 def _path(request: Request) -> Mapping[str, str]:
-    """Return the parameters of the path. Nothing has a name that is longer than the limit."""
+    """Return the parameters of the path. Raise HttpError if one is longer than any name can be."""
     for name, value in request.path_params.items():
         if len(value) > NAME_CHARS_MAX:
             raise HttpError(_NOT_FOUND[name], f"there is no {value[:20]}...")
@@ -99,7 +100,7 @@ def _path(request: Request) -> Mapping[str, str]:
 
 
 def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
-    """Return a refusal of a field's value with the name that the field has in the request."""
+    """Return a refusal of a field's value, with the field's name changed to its name in the request."""
     if refused.code != "invalid_payload":
         return refused
     ours = _FIELD.match(refused.message)
@@ -130,9 +131,9 @@ async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
 
 
 def _is_json(content_type: str) -> bool:
-    """Return whether a body of that type is read as JSON; so is one of no type, as scripts send it.
+    """Return whether a body of that type is read as JSON. No type counts as JSON, since scripts omit it.
 
-    The types that a page of another site can send without asking are no JSON.
+    The types that a page of another site can send without a CORS preflight do not count.
     """
     essence = content_type.partition(";")[0].strip().lower()
     return essence in ("application/json", "") or (

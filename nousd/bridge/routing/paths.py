@@ -1,6 +1,7 @@
-"""The match of a path among templates such as ``/session/{id}/run``, in one step per segment.
+"""Matching a path against templates such as ``/session/{id}/run``, in one step per segment.
 
-A name in braces matches any segment that is not empty. This module knows nothing of the values.
+A name in braces matches any segment that is not empty. This module does not look at the values of
+templates.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ T = TypeVar("T")
 
 
 class RouteMatch(NamedTuple, Generic[T]):
-    """The value of a template, and the segments that its names match."""
+    """The value of the template that matches, and the segments that its names match."""
 
     value: T
     named: dict[str, str]
@@ -26,7 +27,7 @@ class _Match(NamedTuple, Generic[T]):
 
 
 class _Node(Generic[T]):
-    """A node of the tree of templates: those that share the same first segments.
+    """A node of the tree of templates: the templates that share the same first segments.
 
     ``words`` are the next nodes by literal segment, ``any`` is the next node for a name.
     """
@@ -59,7 +60,7 @@ class _Node(Generic[T]):
 
 
 class PathTable(Generic[T]):
-    """Templates with a value each."""
+    """A set of path templates, each with a value."""
 
     def __init__(self, templates: Mapping[str, T]) -> None:
         self._root: _Node[T] = _Node()

@@ -1,8 +1,8 @@
-"""Bodies and queries as the structs of their rows: spellings, likely typing errors, faults in words.
+"""Parsing bodies and queries into structs: spellings of keys, likely typing errors, error messages.
 
-A field has one name in its struct. Clients may send it in each of the contract's spellings, which differ
-between its replies and its clients: ``session_id``, ``sessionId``, ``sessionID``. Unknown keys are
-ignored, as the engine does, unless they are so near to a known one that they must be a typing error.
+A field has one name in its struct. Clients may send it in any spelling of the HTTP contract, whose
+replies and clients differ: ``session_id``, ``sessionId``, ``sessionID``. Unknown keys are ignored, as in
+the engine, unless they are so similar to a known key that they must be a typing error.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from nousd.wire.codec.decoding import convert, decode_json
 T = TypeVar("T", bound=msgspec.Struct)
 
 _GUESSED_CHARS_MIN: Final = 3
-"""A shorter name has too many neighbours."""
+"""The length below which a name is not guessed: too many keys are similar to it."""
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def decode_body(data: bytes, body: type[T]) -> T:
-    """Return a JSON body as the struct.
+    """Parse a JSON body as the struct.
 
     Raises:
-        HttpError: it is not JSON, does not fit, or has a key that is nearly one of the struct's.
+        HttpError: the body is not JSON, does not match the struct, or has a misspelt key.
     """
     try:
         given = decode_json(data)
@@ -39,7 +39,7 @@ def decode_body(data: bytes, body: type[T]) -> T:
 
 
 def convert_query(params: Mapping[str, str], query: type[T]) -> T:
-    """Return query parameters as the struct; raises as ``decode_body`` does."""
+    """Parse query parameters as the struct. Raise HttpError if they do not match or a key is misspelt."""
     return _convert("query", params, query, BAD_REQUEST)
 
 
@@ -55,7 +55,7 @@ def _convert(where: str, given: Any, wanted: type[T], failure: Failure) -> T:
 
 
 class _Field(NamedTuple):
-    """A field of a struct; ``struct`` is the struct in it or in its items, if there is one."""
+    """A field of a struct; ``struct`` is the struct type of its value or of its items, if any."""
 
     name: str
     struct: type[msgspec.Struct] | None
@@ -72,7 +72,7 @@ def _fields(struct: type[msgspec.Struct]) -> Mapping[str, _Field]:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """Return the spellings of a key, its own first."""
+    """Return the spellings of a key, beginning with the key itself."""
     first, *others = (word.lower() for word in _WORD.findall(name))
     camel = first + "".join(word.title() for word in others)
     capital = first + "".join("ID" if word == "id" else word.title() for word in others)
@@ -86,9 +86,9 @@ def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
 
 
 def _normalize_keys(where: str, place: str, given: Any, struct: type[msgspec.Struct]) -> Any:
-    """Return the value with the keys of the struct, in nested structs too.
+    """Return the value with its keys changed to those of the struct, in nested structs too.
 
-    Of several spellings of one key the first that is not null counts.
+    If a key occurs in several spellings, the first one that is not null counts.
     """
     if isinstance(given, list):
         return [
@@ -120,7 +120,7 @@ def _refuse_typing_error(where: str, key: str, struct: type[msgspec.Struct]) -> 
 
 def _is_near(key: str, name: str) -> bool:
     """Return whether a key differs from a name in one character at most, or in the order of two
-    neighbours, case and ``_`` aside.
+    neighbouring characters. Case, ``_`` and ``-`` are ignored.
     """
     one, other = (text.replace("_", "").replace("-", "").lower() for text in (key, name))
     if len(other) < _GUESSED_CHARS_MIN or abs(len(one) - len(other)) > 1:
@@ -132,7 +132,7 @@ def _is_near(key: str, name: str) -> bool:
     return short[same + is_replaced :] == long[same + 1 :] or swapped == long
 
 
-# --- faults ----------------------------------------------------------------------------------
+# --- error messages --------------------------------------------------------------------------
 
 _PLACE: Final = re.compile(r" - at `(?:key in )?\$\.?([^`]*)`$")
 _EXPECTED: Final = re.compile(r"Expected `([^`]+)`, got `([^`]+)`")
@@ -148,11 +148,11 @@ _WORDS: Final = {
     "object": "an object",
     "array": "an array",
 }
-"""msgspec's name of a type -> the words for it."""
+"""msgspec's name of a type -> its name for people."""
 
 
 def describe_mismatch(where: str, fault: str, struct: type[msgspec.Struct]) -> str:
-    """Return msgspec's error about a body or query as a sentence that begins with the field."""
+    """Return msgspec's error about a body or query as a message that begins with the field."""
     found = _PLACE.search(fault)
     place = "" if found is None else found[1]
     fault = _PLACE.sub("", fault)
@@ -166,7 +166,7 @@ def describe_mismatch(where: str, fault: str, struct: type[msgspec.Struct]) -> s
         words = {"<=": "at most", ">=": "at least"}[bound[2]]
         return f"{where}: {place} {'is too long:' if bound[1] else 'must be'} {words} {bound[3]}"
     if _CHOICE.fullmatch(fault):
-        # Sorted, because equal types with other orders of their literals may be one object.
+        # Sorted, because Literal types that differ only in order may be the same object.
         return f"{where}: {place} must be {' or '.join(sorted(_choices(place, struct)))}"
     return f"{where}: {place}: {fault}" if place else f"{where}: {fault}"
 
@@ -181,7 +181,7 @@ def _choices(place: str, struct: type[msgspec.Struct]) -> list[str]:
 
 
 def _texts_in(type_: Any) -> list[str]:
-    """Return the texts of the literals in a type."""
+    """Return the strings of the Literal types in a type."""
     if isinstance(type_, str):
         return [type_]
     return [text for inner in get_args(type_) for text in _texts_in(inner)]

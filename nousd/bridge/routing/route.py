@@ -1,4 +1,4 @@
-"""A route as a row: all there is to know of it, for the server and for the OpenAPI document."""
+"""A route as a row of the route table, read by the server and by the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Services(NamedTuple):
         responders: the clients that may answer an approval or a question.
         meters: the counters behind ``/metrics``.
         bodies: the memory budget for large request bodies.
-        credentials: the sessions of browsers.
-        work_rate: the allowances of clients for what starts work.
-        rows: the whole table of routes, for those that describe it.
+        credentials: opens and ends browser sessions.
+        work_rate: the allowances of clients for starting work.
+        rows: the whole route table, for the routes that describe it.
     """
 
     daemon: Client
@@ -88,7 +88,7 @@ class Call(NamedTuple):
 
     @property
     def client_name(self) -> str | None:
-        """The client's name for itself, if it gives one."""
+        """The name that the client gives itself; None if it gives none."""
         return self.header(CLIENT_NAME)
 
 
@@ -103,24 +103,24 @@ _OF_SESSIONS: Final = re.compile(r"/session(/|$)")
 
 
 class PrometheusText:
-    """Marks a reply in a format of Prometheus, in ``Row.replies``."""
+    """The marker, in ``Row.replies``, of a reply in a format of Prometheus."""
 
 
 class Row(NamedTuple):
-    """One route, as a decorator of ``Routes`` describes it.
+    """One route. The decorators of ``Routes`` make it from a handler and its facts.
 
     Args:
         summary: the first line of the handler's docstring.
         sends: the commands that the handler sends, or ``subscribe``.
         replies: status -> the type of the reply's body; None for no body, ``str`` for a stream of
-            events, ``bytes`` for a page, ``PrometheusText`` for metrics. Refusals follow from the row:
-            ``bridge.openapi.refusals``.
-        query, body: the structs that validate them; a ``body`` of None is not read, and a missing one
-            counts as an empty object.
+            events, ``bytes`` for a page, ``PrometheusText`` for metrics. Refusals are not listed:
+            ``bridge.openapi.document.refusals`` derives them from the row.
+        query, body: the structs of the query and the body. If ``body`` is None, the body is not read; a
+            request without a body counts as an empty object.
         aliases: other paths of the same route; ``Routes`` adds those below ``/api``.
         is_public: no token is needed.
         streams: the reply is a stream of events if the client accepts one.
-        view: renders the events of its streams.
+        view: renders the events of the route's streams.
         spells: field of a command -> its name in a request; "" if its parts are fields of the request.
     """
 
@@ -140,12 +140,12 @@ class Row(NamedTuple):
 
     @property
     def starts_work(self) -> bool:
-        """Whether a request counts against the rate of its client."""
+        """True if a request counts against the rate of its client."""
         return not _STARTS_WORK.isdisjoint(self.sends)
 
 
 class Routes(list[Row]):
-    """The routes of one module, in the order of their handlers; each method is a decorator of one.
+    """The routes of one module, in the order of their handlers. Each method is a decorator of handlers.
 
     Every path of ``/session`` also exists below ``/api``.
     """

@@ -1,1 +1,1 @@
-"""Server-sent events: the hub of events, their rendering, and the readers that answer requests."""
+"""Server-sent events: the hub, the rendering of events, and the clients that answer requests."""

@@ -1,8 +1,8 @@
 """The daemon's events for all streams of the bridge: the newest from a window, older ones from the log.
 
-One subscription follows the log. Each event is rendered once for all readers; how readers share the
-window and wait is described in ``nousd.event_window``. The hub knows nothing of HTTP, and of a view only
-which types of events it renders.
+One subscription follows the log. Each event is rendered once for all readers; ``nousd.event_window``
+describes how readers share the window and wait. The hub knows nothing of HTTP, and of a view only the
+types of events that it renders.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from nousd.wire.responses import Events
 
 WINDOW_EVENTS_MAX: Final = 8192
 WINDOW_BYTES_MAX: Final = 12 * 1024 * 1024
-"""The bounds of the window; a reader that falls behind it reads the log."""
+"""The bounds of the window; a reader that falls behind the window reads the log."""
 
 PAGE_EVENTS: Final = 1024
-"""Events of the window that a reader looks through in one step."""
+"""Maximum events of the window that a reader examines in one step."""
 
 PAGE_BYTES: Final = 64 * 1024
-"""The most that a reader gets in one step, unless a single event is longer."""
+"""Maximum bytes that a reader gets in one step, unless a single event is longer."""
 
 LOGGED_EVENTS: Final = 128
-"""Events of one read of the log: about a page, since the rest of a read is read again."""
+"""Maximum events of one read of the log: about a page, because events beyond the page are read again."""
 
 _logger: Final = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
-    """Bytes of whole frames, none if the stream shows nothing of that stretch.
+    """A part of a stream: whole frames, or no bytes if the stream shows none of the events.
 
-    ``position`` is the one after them, ``has_end`` whether the end of a run or of its session is among
-    them.
+    ``position`` is the position after them. ``has_end`` is true if they include the end of the run or of
+    its session.
     """
 
     data: bytes
@@ -61,11 +61,11 @@ class Hub:
     """The newest events of a daemon's log, while ``follow`` runs.
 
     Args:
-        views: the views that streams may ask for; events that none of them renders are left out.
-        retry: for how long to come back to a daemon that is not there.
+        views: the views that streams may request; events that none of them renders are left out.
+        retry: how long to try to reach the daemon again.
         observe: receives every event once, in order; it must not raise.
 
-    ``has_begun``: the daemon was reached. ``has_ended``: no more events will come.
+    ``has_begun`` is true once the daemon has been reached, ``has_ended`` once no more events will come.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class Hub:
 
     @property
     def is_connected(self) -> bool:
-        """True while the daemon is there, as far as the connection tells."""
+        """True while the subscription has a connection to the daemon."""
         return self._following is not None and self._following.is_connected
 
     @property
     def head(self) -> int:
-        """The number of the newest event of the log that was received."""
+        """The number of the newest event received from the log."""
         return self._window.head
 
     @property
@@ -109,7 +109,7 @@ class Hub:
                 try:
                     await self._follow_from_now(backoff)
                 except Refused as refused:
-                    # Another, shorter log took its place: earlier positions mean nothing any more.
+                    # A shorter log has replaced the old one, so earlier positions are meaningless.
                     _logger.warning("the daemon's events begin anew: %s", refused.message)
                 except ClientError as error:
                     seconds = backoff.wait(anyio.current_time())
@@ -142,13 +142,13 @@ class Hub:
         self._window.trim(WINDOW_EVENTS_MAX, WINDOW_BYTES_MAX)
 
     def end(self) -> None:
-        """Let every reader end once it has read the rest."""
+        """Let every reader end once it has read the remaining events."""
         self._ended.set()
         self._begun_or_ended.set()
         self._window.wake_all()
 
     async def wait_begun(self) -> None:
-        """Return once the daemon was reached, or never will be."""
+        """Return once the daemon has been reached, or attempts to reach it have ended."""
         await self._begun_or_ended.wait()
 
     async def wait_ended(self) -> None:
@@ -160,9 +160,9 @@ class Hub:
     async def wait_after(
         self, position: StreamPosition, query: StreamQuery, seconds: float
     ) -> StreamPosition:
-        """Wait until there is an event that the stream may show, for at most so long.
+        """Wait, for at most that many seconds, until there is an event that the stream may show.
 
-        Return the position, moved over events of others; at once if there is an event after it.
+        Return the position, moved past events of other streams; at once if an event follows it.
         """
         if self.has_ended or self.head > position.after:
             return position
@@ -173,14 +173,14 @@ class Hub:
         return max(position, position_after_event(passed))
 
     async def page_after(self, position: StreamPosition, query: StreamQuery) -> Page:
-        """Return the next frames of a stream; the position also moves over events of others.
+        """Return the next frames of a stream; the position also moves past events of other streams.
 
         Raises:
             ClientError: the log cannot be read.
         """
         after = position.after
         if after > self.head:
-            # The log is another one, such as a restored backup: the reader goes on with what is new.
+            # The log was replaced, such as by a restored backup: continue with its new events.
             return Page(b"", position_after_event(self.head), has_end=False)
         if after < self._window.start:
             events, until = await self._read_log(after, query)

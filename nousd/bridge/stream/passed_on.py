@@ -1,7 +1,7 @@
 """Events that the daemon itself renders in a view, passed on as server-sent events.
 
-Such a view folds the log, which only the daemon reads without detours. So each stream is a subscription
-of its own, and its bytes are those of the event socket; the id of a frame is the ``seq`` of its event.
+Such a view is a fold over the log, which the daemon has at hand. So each stream is a subscription of its
+own and passes on the lines of the event socket; the id of a frame is the ``seq`` of its event.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _COMMENT: Final = b":\n\n"
 async def forward_events(
     daemon: Client, hub: Hub, responders: Responders, wanted: Subscribe
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a subscription as frames, and keep-alives while there are none, and count the
-    reader as a client that answers requests. The stream ends with those of the hub.
+    """Yield the events of a subscription as frames, and keep-alives while there are none. Meanwhile,
+    count the reader as a client that answers requests. The stream ends when the hub ends.
 
     Args:
-        wanted: with a view and a position.
+        wanted: the subscription; its view and ``after_seq`` must be set.
     """
     assert wanted.after_seq is not None
     async with responders.count_reader(wanted.session_id, wanted.run_id):
@@ -53,7 +53,7 @@ async def forward_events(
                         frames.append(_frame(await anext(events)))
                     yield b"".join(frames)
         except ClientError as error:
-            # The client reconnects for the rest.
+            # The client reconnects and gets the remaining events.
             _logger.info("a stream of events ends: %s", error)
 
 
@@ -62,7 +62,7 @@ def _frame(received: ReceivedEvent) -> bytes:
 
 
 async def _next(events: Subscription, hub: Hub) -> ReceivedEvent | None:
-    """Return the next event; None if it is time for a keep-alive, or if the hub has ended."""
+    """Return the next event; None if a keep-alive is due, or if the hub has ended."""
     received: ReceivedEvent | None = None
     lost: ClientError | None = None
 

@@ -1,7 +1,7 @@
-"""Events as the bytes of server-sent events, and the selection of those that a stream shows.
+"""Rendering events as the bytes of server-sent events, and selecting the events of a stream.
 
-The content of frames comes from a view. Frames, their ids and the positions of readers are the same for
-every view, and this module knows none.
+A view supplies the content of frames. Framing, ids and positions of readers are the same for every view,
+and this module knows no particular view.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ _RUN_END: Final = EVENT_TYPES[AgentEnd]
 _DELETION: Final = EVENT_TYPES[SessionDeleted]
 
 ENDING_TYPES: Final = frozenset({_RUN_END, _DELETION})
-"""The events that can end a stream, also where a view has no frames for them."""
+"""The types of events that can end a stream, even if a view has no frames for them."""
 
 _COPIES: Final = 5
-"""The memory of an event, in lengths of its line: the line, and its frames, which are about twice as
-long, once for streams of a run and once for others. They count whether or not they are rendered yet."""
+"""The memory of an event, as a multiple of its line's length: the line itself, and its frames, about
+twice as long, once for streams of a run and once for others. Frames count even before they are
+rendered."""
 
 
 class StreamQuery(NamedTuple):
@@ -40,12 +41,12 @@ class StreamQuery(NamedTuple):
 
     @property
     def topic(self) -> Topic:
-        """The topic whose events may be in this stream."""
+        """The topic of the event window that has all events of this stream."""
         return Topic(self.session_id) if self.session_id is not None else Topic(None, self.run_id)
 
     def matches(self, event: RenderedEvent) -> bool:
-        """True if the stream shows the event. Where the session is named, a stream of a run also shows
-        events of the session that belong to no run.
+        """Return whether the stream shows the event. If the session is named, a stream of a run also
+        shows events of the session that belong to no run.
         """
         if self.session_id is not None and event.session_id != self.session_id:
             return False
@@ -101,7 +102,7 @@ class RenderedEvent:
     ) -> list[bytes]:
         """Render the event; the arguments are those of ``EventView.render``."""
         if self._type not in view.types:
-            # Kept for another view, or because it ends streams.
+            # The event is here for another view, or because it ends streams.
             return []
         frames = view.render(self._line, of_run=of_run, is_repeat=is_repeat)
         assert len(frames) <= FRAMES_MAX
@@ -111,7 +112,7 @@ class RenderedEvent:
 
 
 def encode_frame(frame: RenderedFrame, id: int | None = None) -> bytes:
-    """Return a frame as the bytes of a stream: LF only, one ``data:`` line."""
+    """Return the bytes of a frame in a stream: LF line ends, and a single ``data:`` line."""
     data = b"data: " + frame.data + b"\n\n"
     if frame.type is not None:
         data = b"event: %s\n%s" % (frame.type.encode(), data)

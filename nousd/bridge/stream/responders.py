@@ -1,9 +1,9 @@
-"""The HTTP clients that can answer approval requests and questions, declared to the daemon.
+"""Declaring to the daemon the HTTP clients that can answer approval requests and questions.
 
 The daemon asks only while a client has declared that it answers. Over HTTP, a client that reads an event
-stream counts as one; so does, for a while, a client that just left its stream and may come back, started
-a run whose events it is about to read, or listed the pending requests. Meanwhile the bridge declares it:
-one subscription stands for all clients that see the same events.
+stream counts as one. So does, for a while, a client that left its stream and may return, that started a
+run whose events it is about to read, or that listed the pending requests. The bridge declares these
+clients with one subscription for all that see the same events.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from nousd.errors import ClientError
 from nousd.wire.commands.subscribe import Subscribe
 
 LINGER_SECONDS: Final = 30.0
-"""The time for which a client counts after it left, listed pending requests or started a run."""
+"""How long a client counts after it left its stream, listed pending requests or started a run."""
 
 DECLARING_SECONDS: Final = 1.0
-"""The longest time that a client waits until the daemon has confirmed its declaration."""
+"""Maximum time that a client waits for the daemon to confirm its declaration."""
 
 WATCHES_MAX: Final = 256
-"""The most declarations at a time; beyond it a client is declared for all sessions."""
+"""Maximum declarations at the same time; beyond it, a client is declared for all sessions."""
 
 _RETRY: Final = Retry(longest=1.0)
-"""A lost declaration is repeated while it has clients."""
+"""The delays between attempts to repeat a lost declaration that still has clients."""
 
 _ASKING: Final = ("permission_requested", "question_asked")
 
@@ -48,7 +48,9 @@ class _Scope(NamedTuple):
 
 
 class _Watch:
-    """The clients of one scope: its readers, and until when a client without a stream counts."""
+    """The clients of one scope: the number of its readers, and the time until which a client without a
+    stream counts.
+    """
 
     def __init__(self) -> None:
         self.readers = 0
@@ -72,12 +74,12 @@ class _Watch:
         self.linger()
 
     def linger(self) -> None:
-        """Count a client for a while from now on."""
+        """Count a client for ``LINGER_SECONDS`` from now."""
         self._until = anyio.current_time() + LINGER_SECONDS
         self._change()
 
     async def wait_deserted(self) -> None:
-        """Return once there is no client."""
+        """Wait until there is no client."""
         while self.is_wanted:
             left = None if self.readers else self._until - anyio.current_time()
             with anyio.move_on_after(left):
@@ -91,7 +93,7 @@ class _Watch:
             self._declared = anyio.Event()
 
     async def wait_declared(self) -> None:
-        """Return once the daemon has confirmed the declaration, or did not in time."""
+        """Wait until the daemon has confirmed the declaration, for ``DECLARING_SECONDS`` at most."""
         with anyio.move_on_after(DECLARING_SECONDS):
             await self._declared.wait()
 
@@ -119,9 +121,9 @@ class Responders:
     async def count_reader(
         self, session_id: str | None, run_id: str | None = None
     ) -> AsyncIterator[None]:
-        """Count a client that reads all events, or those of a session or run, while the block lasts.
+        """Count a client that reads all events, or those of a session or run, until the block ends.
 
-        The block begins when the client is declared.
+        Entering the block waits until the client is declared.
         """
         watch = self._watch(_Scope(session_id, run_id))
         watch.join()
@@ -136,7 +138,7 @@ class Responders:
         self._watch(_Scope()).linger()
 
     async def expect_reader(self, session_id: str) -> None:
-        """Count a client that is about to start a run, for a while; return once it is declared."""
+        """Count, for a while, a client that is about to start a run; return once it is declared."""
         watch = self._watch(_Scope(session_id))
         watch.linger()
         await watch.wait_declared()
@@ -182,9 +184,9 @@ class Responders:
 async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
     """Read and drop the events of a subscription until the watch has no clients.
 
-    Readers get their events from the hub. The end of the declaration is noted in the step of the event
-    loop in which it is decided, so a later client waits for the next one. Raise ClientError if the
-    daemon is gone.
+    Readers get their events from the hub. The end of the declaration is recorded in the same step of the
+    event loop in which it is decided, so that a later client waits for the next declaration. Raise
+    ClientError if the daemon is gone.
     """
     lost: ClientError | None = None
 

@@ -1,8 +1,8 @@
-"""Server-sent events: a reader of the hub as an HTTP response.
+"""Server-sent events: HTTP responses that stream the events of the hub.
 
-A stream begins where its client says (``Last-Event-ID``, ``after``) or with the next event; its hello
-then carries the id of the newest event, so that even a client that lost its connection before it saw
-anything can continue without a gap.
+A stream begins at the position that its client names (``Last-Event-ID``, ``after``), or with the next
+event. In the latter case its hello has the id of the newest event, so that a client that loses its
+connection before the first event can continue without a gap.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _DATA: Final = b"data: "
 _COMMENT: Final = b":\n\n"
 
 PACE_SECONDS: Final = 0.015
-"""The least time between two writes, unless there is more to write already: the deltas of that time,
-which nobody reads so fast, then cost one write to each of many readers."""
+"""Minimum time between two writes, unless more data is ready: all deltas of that time then cost only one
+write per reader, and people cannot notice the delay."""
 
 _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -49,14 +49,14 @@ _HEADERS: Final = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 def resolve_position(
     headers: Headers, after: str | None, *, head: int, name: str = "after"
 ) -> StreamPosition | None:
-    """Return the position that a client continues from, the later one if it names two; None if it
-    names none.
+    """Return the position from which a client continues: the later one if the request names two, None
+    if it names none.
 
-    An ``EventSource`` that reconnects repeats the ``after`` of its address, and adds the last id it saw.
+    An ``EventSource`` that reconnects repeats the ``after`` of its URL, and adds the last id it received.
 
     Args:
-        after: of the query: the id of a frame, or a cursor of ours.
-        name: what the query calls it.
+        after: the query's parameter: the id of a frame, or a v1 cursor.
+        name: the name of that parameter.
 
     Raises:
         HttpError: ``after`` is not a position, or lies beyond ``head``.
@@ -65,7 +65,7 @@ def resolve_position(
     if after is not None and (start is None or start.seq > head):
         last = frame_id(head, FRAMES_MAX - 1)
         raise HttpError(BAD_REQUEST, f"query: {name} must be the id of a frame, at most {last}")
-    # A browser sends the last id it saw, even one of another log: then it begins anew.
+    # A browser repeats its last id even if the log was replaced; an id beyond the head is ignored.
     seen = position_after_id(headers.get("last-event-id", ""))
     if seen is None or seen.seq > head:
         return start
@@ -80,7 +80,7 @@ def _position(after: str) -> StreamPosition | None:
 
 
 def encode_hello(frames: Sequence[RenderedFrame], head: int | None) -> bytes:
-    """Return the first frames of a stream; the last one has the id of ``head`` if that is given."""
+    """Return the first frames of a stream; if ``head`` is given, the last one has its id."""
     if not frames:
         return b""
     id = None if head is None else frame_id(head, FRAMES_MAX - 1)
@@ -95,12 +95,12 @@ def data_lines(data: bytes) -> list[bytes]:
 def stream_response(
     chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return the response that sends these chunks as they come."""
+    """Return a response that sends the chunks as the generator yields them."""
     return _EventStream(chunks, {**_HEADERS, **(headers or {})})
 
 
 class _EventStream(StreamingResponse):
-    """A response that closes its generator when its client has gone, not when it is collected."""
+    """A response that closes its generator when the client disconnects, not at garbage collection."""
 
     def __init__(self, chunks: AsyncGenerator[bytes, None], headers: Mapping[str, str]) -> None:
         super().__init__(chunks, headers=headers, media_type="text/event-stream")
@@ -108,7 +108,7 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
-            # Nobody reads the body, and the next request on the connection must be answered.
+            # The reply has no body, and an endless one would block the next request on the connection.
             await self._chunks.aclose()
         await super().__call__(scope, receive, send)
 
@@ -118,7 +118,7 @@ class _EventStream(StreamingResponse):
 
 
 async def yield_once(chunk: bytes) -> AsyncGenerator[bytes, None]:
-    """Yield the only chunk of a stream that has no more."""
+    """Yield the chunk of a stream that has only one."""
     yield chunk
 
 
@@ -131,10 +131,10 @@ async def answering_stream(
     *,
     ends_with_run: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what ``stream_pages`` does, and count the reader as a client that answers requests.
+    """Yield the chunks of ``stream_pages``, and count the reader as a client that answers requests.
 
     Args:
-        hello: sent first.
+        hello: the frames that are sent first.
     """
     async with responders.count_reader(query.session_id, query.run_id):
         if hello:
@@ -145,7 +145,7 @@ async def answering_stream(
                 async for chunk in chunks:
                     yield chunk
         except ClientError as error:
-            # The client reconnects for the rest.
+            # The client reconnects and gets the remaining events.
             _logger.info("a stream of events ends: %s", error)
 
 
@@ -155,7 +155,7 @@ async def stream_pages(
     """Yield whole frames after a position, and keep-alives while there are none.
 
     Args:
-        ends_with_run: whether the stream ends with the run, or with its session.
+        ends_with_run: whether the stream ends at the end of the run or the deletion of its session.
     """
     keepalive = _encode_keepalive(query.view)
     written_at = anyio.current_time()
@@ -168,14 +168,14 @@ async def stream_pages(
         if ends_with_run and page.has_end:
             return
         if page.data:
-            # A slow reader is owed no keep-alive for the time in which it did not read.
+            # The time that a slow reader needed to take the page does not count towards a keep-alive.
             written_at = anyio.current_time()
             paced_until = written_at + PACE_SECONDS
         elif (left := written_at + HTTP_KEEPALIVE_SECONDS - anyio.current_time()) <= 0:
             yield keepalive
             written_at = anyio.current_time()
         elif position.after < hub.head:
-            # A long stretch without a match must not hold up the other readers.
+            # A long stretch of events without a match must not hold up the other readers.
             await anyio.lowlevel.checkpoint()
         elif hub.has_ended:
             return
