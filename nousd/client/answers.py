@@ -1,8 +1,8 @@
-"""The protocol of both clients: requests to lines, lines to answers and events.
+"""The protocol of both clients: encoding requests as lines, decoding lines as answers and events.
 
-What is an answer, and what an event, is decided here for all of the client. JSON is parsed by the
-standard library unless a faster parser is handed in: one request must not cost the import of one.
-No I/O is done here, and nothing is known of which requests are waiting.
+Only this module decides whether a line is an answer or an event. JSON is parsed by the standard library
+unless the caller passes a faster parser, whose import would take too long for a single request. This
+module does no I/O and does not know which requests are waiting.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from nousd.errors import AnswerInvalid, Refused
 from nousd.wire.codec.framing import LineSplitter, LineTooLong
 
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The longest line a client takes. A page of entries is far below it; the ``result`` of a long run with
-its events is the biggest answer there is."""
+"""The longest line that a client accepts. A page of entries is far shorter; the longest answer is the
+``result`` of a long run with its events."""
 
 REQUEST_TIMEOUT_SECONDS: Final = 30.0
-"""How long an answer is waited for unless the caller says otherwise."""
+"""The default time-out of a request."""
 
 
 Loads = Callable[[bytes], Any]
-"""Parses JSON in UTF-8; raises ValueError if it is none, or RecursionError."""
+"""Parses JSON in UTF-8. Raises ValueError if the bytes are not JSON, or RecursionError."""
 
 
 class Answer(NamedTuple):
     """One line from the command socket.
 
     Args:
-        id: the request's id; "" where the daemon could not read it.
-        type: ``pong``, ``accepted``, ...; ``error`` if it was refused.
-        refusal: why not, if it was refused.
-        line: it as it came, without its LF.
+        id: the request's id; "" if the daemon could not read the request.
+        type: ``pong``, ``accepted``, ...; ``error`` if the request was refused.
+        refusal: the error, if the request was refused.
+        line: the line as received, without its LF.
     """
 
     id: str
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
     line: bytes = b""
 
     def raise_for_refusal(self) -> Answer:
-        """Return the answer itself.
+        """Return the answer unchanged.
 
         Raises:
             Refused: the daemon answered with an error.
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class ReceivedEvent(NamedTuple):
-    """One line from the event socket; ``line`` is it as it came, without its LF."""
+    """One event from the event socket; ``line`` is the line as received, without its LF."""
 
     id: str
     type: str
@@ -64,10 +64,10 @@ class ReceivedEvent(NamedTuple):
 
 
 def encode_request(request_id: str, type_: str, payload: Mapping[str, Any]) -> bytes:
-    """Return the line, with its LF, that asks for ``type_``.
+    """Return the line, with its LF, of a request of that type.
 
     Raises:
-        ValueError: the payload holds what is no JSON, such as NaN.
+        ValueError: the payload has a value that JSON cannot represent, such as NaN.
     """
     envelope = {"v": "1", "id": request_id, "type": type_, "payload": payload}
     return json.dumps(envelope, allow_nan=False, separators=(",", ":")).encode() + b"\n"
@@ -77,7 +77,7 @@ def decode_answer(line: bytes | LineTooLong, loads: Loads = json.loads) -> Answe
     """Decode one line from the command socket.
 
     Raises:
-        AnswerInvalid: it is no answer of v1.
+        AnswerInvalid: the line is not an answer of v1.
     """
     line = whole_line(line)
     return _to_answer(_decode_object(line, loads), line)
@@ -89,7 +89,7 @@ def decode_subscription_line(
     """Decode a line from the event socket: an event, the answer to ``subscribe`` or a keep-alive.
 
     Raises:
-        AnswerInvalid: it is neither an answer nor an event.
+        AnswerInvalid: the line is neither an answer nor an event.
     """
     line = whole_line(line)
     fields = _decode_object(line, loads)
@@ -97,10 +97,10 @@ def decode_subscription_line(
 
 
 def whole_line(line: bytes | LineTooLong) -> bytes:
-    """Return the line.
+    """Return the line unchanged.
 
     Raises:
-        AnswerInvalid: it was longer than ``ANSWER_BYTES_MAX``.
+        AnswerInvalid: the line was longer than ``ANSWER_BYTES_MAX``.
     """
     if isinstance(line, LineTooLong):
         raise AnswerInvalid(f"the daemon sent a line of more than {ANSWER_BYTES_MAX} bytes")
@@ -123,7 +123,7 @@ def _to_event(fields: dict[str, Any], line: bytes) -> ReceivedEvent:
         case {"id": str(id), "type": str(type_), "payload": dict(payload), "ts": str(ts)}:
             return ReceivedEvent(id, type_, payload, ts, line)
         case {"seq": int(seq), "type": str(type_), "payload": dict(payload), "time": str(ts)}:
-            # An event of a view.
+            # An event in a view.
             return ReceivedEvent(str(seq), type_, payload, ts, line)
     raise AnswerInvalid("the daemon sent a line that is no event of v1")
 
@@ -139,5 +139,5 @@ def _decode_object(line: bytes, loads: Loads) -> dict[str, Any]:
 
 
 def new_splitter() -> LineSplitter:
-    """Return the line splitter for a daemon's lines."""
+    """Return a splitter for the lines that a daemon sends."""
     return LineSplitter(ANSWER_BYTES_MAX)

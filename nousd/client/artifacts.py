@@ -1,4 +1,4 @@
-"""Reading artifacts: bytes, and the inputs of models."""
+"""Reading artifacts: their bytes, and the inputs of model calls."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
-    """Yield the bytes of an artifact. Compare their hash with the id if that matters.
+    """Yield the bytes of an artifact in pieces. Their hash is not compared with the id.
 
     Raises:
-        Refused: there is no such artifact.
+        Refused: the artifact does not exist.
     """
     offset, is_at_end = 0, False
     while not is_at_end:
@@ -28,14 +28,14 @@ def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
 
 
 def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
-    """Reassemble the input of a model call; return its canonical JSON and the hash of that.
+    """Reassemble the input of a model call; return its canonical JSON and the hash of that JSON.
 
     Args:
-        input_ref: as in the event ``model_input``.
+        input_ref: the ``input_ref`` of the event ``model_input``.
 
     Raises:
-        InputNotWhole: a part of it differs from what was stored.
-        Refused: a part of it is missing.
+        InputNotWhole: a part does not match its hash, or is not a part of an input.
+        Refused: a part is missing.
     """
     from nousd.wire.codec.canonical_json import digest
     from nousd.wire.codec.input_chunks import assemble_input

@@ -1,7 +1,7 @@
-"""The client for programs without an event loop, such as ``nousctl``: plain sockets, plain waits.
+"""The client for programs without an event loop, such as ``nousctl``, on blocking sockets.
 
-It imports only the standard library and a few modules of ours, because the run time of a small program
-is mostly its imports. The structs are imported by programs that use them, and by ``ask``.
+It imports only the standard library and a few modules of nousd, because imports take most of the run
+time of a small program. ``ask`` imports the structs when it is called.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ R = TypeVar("R")
 
 _READ_BYTES: Final = 256 * 1024
 _WAIT_SECONDS_MAX: Final = 1_000_000.0
-"""The longest wait that ``poll`` supports on every system, about eleven days."""
+"""A wait that ``poll`` supports on every system, about eleven days."""
 
 
 class _Lines:
-    """A connected socket as lines in both directions; close it, or use it as a context manager.
+    """Lines in both directions over a connected socket. Close it, or use it as a context manager.
 
     Deadlines are times of the monotonic clock, in seconds.
     """
@@ -64,20 +64,20 @@ class _Lines:
         self._socket.close()
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for. Lines that were read already do not make it ready."""
+        """Return the descriptor for ``select`` or ``poll``. Lines already read do not make it ready."""
         return self._socket.fileno()
 
     def peer_pid(self) -> int:
-        """Return the id of the process that made the daemon's socket: the daemon, or what started it
-        with the socket. 0 if that process is not visible from here.
+        """Return the id of the process that created the daemon's socket: the daemon, or the program that
+        passed the socket to it. Return 0 if that process is in a PID namespace that is not visible here.
         """
         size = struct.calcsize("3i")
         peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
         return int(struct.unpack("3i", peer)[0])
 
     def hang_up(self) -> None:
-        """End the conversation. Another thread that waits for a line gets ConnectionLost. ``close``
-        must wait for that thread, because afterwards the descriptor may belong to another file.
+        """Shut down the connection. ConnectionLost is raised in a thread that waits for a line. Do not
+        ``close`` before that thread has ended, because the descriptor may then belong to another file.
         """
         with suppress(OSError):  # the daemon hung up first
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -93,7 +93,7 @@ class _Lines:
             raise ConnectionLost(f"the daemon went away: {error.strerror}") from None
 
     def _receive(self, deadline: float) -> bytes | LineTooLong:
-        """Return the next line. Raises AnswerTimedOut or ConnectionLost."""
+        """Return the next line. Raise AnswerTimedOut or ConnectionLost."""
         while not self._ready:
             self._set_timeout(deadline)
             try:
@@ -119,10 +119,10 @@ class Connection(_Lines):
 
     Args:
         socket_path: the daemon's command socket.
-        timeout_seconds: for connecting, and for each answer unless the request says otherwise.
+        timeout_seconds: for connecting, and the default for each answer.
 
     Raises:
-        DaemonUnreachable: nobody listens there.
+        DaemonUnreachable: no daemon listens there.
     """
 
     def __init__(
@@ -169,8 +169,9 @@ class Connection(_Lines):
 
         Raises:
             Refused: the daemon answered with an error.
-            AnswerTimedOut: close the connection, because a late answer would be taken for the next one.
-            AnswerInvalid, ConnectionLost: the connection is of no use any more.
+            AnswerTimedOut: close the connection; a late answer would be taken for that of the next
+                request.
+            AnswerInvalid, ConnectionLost: the connection is no longer usable.
         """
         self._requests += 1
         request_id = f"c{self._requests}"
@@ -182,10 +183,10 @@ class Connection(_Lines):
         return answer.raise_for_refusal()
 
     def exchange(self, line: bytes, *, timeout_seconds: float | None = None) -> bytes:
-        """Send a line, which ends in LF, unchanged, and return the line that comes back.
+        """Send a line, which ends in LF, unchanged, and return the line that the daemon sends back.
 
         Raises:
-            AnswerTimedOut, ConnectionLost, AnswerInvalid: the connection is of no use any more.
+            AnswerTimedOut, ConnectionLost, AnswerInvalid: the connection is no longer usable.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         deadline = time.monotonic() + seconds
@@ -194,20 +195,17 @@ class Connection(_Lines):
 
 
 class Subscription(_Lines):
-    """Events as they come. Iterate over it; the iteration only ends by an exception.
+    """An iterator over new events, which ends only with an exception.
 
     Nothing is read ahead of the caller except the rest of one read; a slow caller slows the daemon's
     sending to this connection and nothing else.
 
     Args:
-        socket_path: the path of the command socket, from which that of the event socket follows.
+        socket_path: the path of the command socket; that of the event socket is derived from it.
         wanted: the payload of ``subscribe``: any of ``after``, ``session_id``, ``run_id``, ``types``,
             ``confirms``, ``keepalive_seconds``. Keep-alives are not returned.
         timeout_seconds: for connecting and for the answer. Events have no time-out, unless
             ``next_event`` gets one.
-
-    Nothing is read ahead of the caller but what one read returns; a caller who is slow slows the
-    daemon's sending to this connection and nothing else.
 
     Raises:
         DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
@@ -226,15 +224,16 @@ class Subscription(_Lines):
             undo.callback(self.close)
             self._send(encode_request("s1", "subscribe", wanted), deadline)
             self.subscribed = self._answer(deadline).raise_for_refusal().payload
-            """The answer: ``cursor``, after which events follow, and ``head``, the newest event then."""
+            """The answer: ``cursor``, after which events follow, and ``head``, the newest event at that
+            time."""
             undo.pop_all()
         self.cursor: str = self.subscribed.get("cursor", "")
-        """Where to continue after a lost connection: the last event that was returned, or that a
-        keep-alive reported as filtered out."""
+        """The cursor from which to continue after a lost connection: that of the last event that was
+        returned, or that a keep-alive reported as filtered out."""
 
     def change(self, wanted: Mapping[str, Any]) -> None:
-        """Subscribe to other events from now on. Another thread may be waiting for the next one. Events
-        before the daemon's answer, which is not returned, belong to the old subscription.
+        """Subscribe to other events from now on. Another thread may be waiting for the next event.
+        Events before the daemon's answer, which is not returned, belong to the old subscription.
 
         Raises:
             AnswerTimedOut, ConnectionLost

@@ -22,13 +22,13 @@ from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost
 
 
 class Follower:
-    """Events as they come, over any number of connections. Iterate over it; the iteration only ends by
-    an exception. Close it, or use it as a context manager.
+    """An iterator over new events, over any number of connections. It ends only with an exception. Close
+    it, or use it as a context manager.
 
     Args:
-        socket_path, wanted: as for ``Subscription``. Without ``after`` it begins with what happens from
-            now on. Without ``keepalive_seconds`` the daemon is asked for a sign of life every
-            ``KEEPALIVE_SECONDS``; one that gives none for three times as long counts as lost.
+        socket_path, wanted: as for ``Subscription``. Without ``after``, the first event is the next one
+            in the log. ``keepalive_seconds`` is ``KEEPALIVE_SECONDS`` by default; a connection without a
+            keep-alive for three times as long counts as lost.
         retry: how to reconnect.
         timeout_seconds: for connecting and for the daemon's answer, each time.
         on_interruption: called whenever the connection is lost, and for each attempt that fails.
@@ -58,7 +58,7 @@ class Follower:
 
     @property
     def cursor(self) -> str:
-        """The event after which it continues: the last one taken or filtered out."""
+        """The cursor of the last event taken or filtered out, after which the follower continues."""
         return self._cursor if self._subscription is None else self._subscription.cursor
 
     def __enter__(self) -> Self:
@@ -85,7 +85,8 @@ class Follower:
             AnswerTimedOut: no event came in time; call it again for the next one.
             Refused: the daemon refuses to continue, for example after its log was replaced by a shorter
                 one.
-            DaemonUnreachable, ConnectionLost: it did not come back within ``retry.give_up`` seconds.
+            DaemonUnreachable, ConnectionLost: the daemon did not return within ``retry.give_up``
+                seconds.
             AnswerInvalid: the line is not an event.
         """
         deadline = time.monotonic() + timeout_seconds
@@ -102,7 +103,7 @@ class Follower:
                 return event
 
     def _receive(self, subscription: Subscription, deadline: float) -> ReceivedEvent | None:
-        """Return the next event; None if there was none until the deadline."""
+        """Return the next event; None if none came before the deadline."""
         left, silence = deadline - time.monotonic(), self._silence_seconds
         try:
             return subscription.next_event(timeout_seconds=min(left, silence))
@@ -119,7 +120,7 @@ class Follower:
         return opened
 
     def _lose(self, error: ClientError, deadline: float) -> None:
-        """Wait for the next attempt; raise if there is none."""
+        """Wait until the next attempt is due. Raise the error if there is no further attempt."""
         before = self._cursor
         self.close()
         if self._cursor != before:

@@ -1,11 +1,11 @@
-"""A daemon for a program that lives longer than its connections, on anyio.
+"""The client for a program that outlives its connections, on anyio.
 
 A daemon handles the commands of one connection in order, so each request gets a connection to itself: a
-free one, else a new one, up to a limit. A lost connection is replaced with the next request. There is
+free one, or else a new one, up to a limit. A lost connection is replaced at the next request. There is
 no background task.
 
-A request whose connection is lost may have been carried out or not. It is sent again only if it has an
-idempotency key, with which the daemon carries it out once in either case.
+A request whose connection is lost may or may not have been carried out. It is sent again only if it has
+an idempotency key, with which the daemon carries it out only once.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnre
 from nousd.wire.commands.subscribe import Subscribe
 
 CONNECTIONS_MAX: Final = 32
-"""Active requests of one client; further ones wait. Far below the daemon's own limit."""
+"""Maximum active requests of one client; others wait. It is far below the daemon's own limit."""
 
 RESEND_SECONDS: Final = 5.0
-"""Minimum time to wait for a daemon that disconnected, to send requests again that have a key."""
+"""How long, at least, a request with an idempotency key is retried after the daemon disconnected."""
 
 _IDS_OF_CLIENTS: Final = ("client_message_id", "client_call_id")
-"""The idempotency keys of requests."""
+"""The fields of commands that are idempotency keys."""
 
 
 class Client(Asking):
@@ -42,10 +42,10 @@ class Client(Asking):
     request.
 
     Args:
-        where: its command socket, or how to open streams to it.
-        timeout_seconds: for each request, from the call to the answer, unless it says otherwise.
-        patience_seconds: how much of that to wait for a daemon that does not listen, for example while
-            it restarts.
+        where: the path of its command socket, or a ``Dial``.
+        timeout_seconds: the default for each request, from the call to the answer.
+        patience_seconds: how much of that time to wait for a daemon that does not listen, for example
+            while it restarts.
         connections_max: maximum active requests.
     """
 
@@ -86,9 +86,9 @@ class Client(Asking):
 
         Raises:
             Refused: the daemon answered with an error.
-            DaemonUnreachable: it does not listen; nothing was sent.
-            AnswerTimedOut, ConnectionLost: the command may have been carried out, unless the text says
-                that it was not sent.
+            DaemonUnreachable: the daemon does not listen; nothing was sent.
+            AnswerTimedOut, ConnectionLost: the command may have been carried out, unless the error's
+                text says that it was not sent.
             AnswerInvalid: the line is not a valid answer.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
@@ -120,7 +120,7 @@ class Client(Asking):
         )
 
     async def _request_with_retries(self, type_: str, payload: Mapping[str, Any]) -> Answer:
-        """Send the request; repeat it after a lost connection if that is harmless."""
+        """Send the request; repeat it after a lost connection if it has an idempotency key."""
         backoff = Backoff(Retry(give_up=self._patience_seconds))
         lost: ConnectionLost | None = None
         while True:
@@ -154,10 +154,10 @@ class Client(Asking):
                 await connection.aclose()
 
     async def _connection(self) -> Connection:
-        """Return a connection that nobody else uses.
+        """Return a connection that no other request uses.
 
         Raises:
-            DaemonUnreachable: there is none, and none can be opened.
+            DaemonUnreachable: no connection is free, and none can be opened.
             ConnectionLost: this client is closed.
         """
         while self._free:

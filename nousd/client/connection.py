@@ -1,13 +1,13 @@
 """The client's connection to the command socket, on anyio: any number of requests in flight.
 
-There is no background task. Of the callers that wait for an answer, one reads and distributes what
-comes; when it has its own answer, another takes over. So a connection is an ordinary object: it needs
-no task group around it, its errors come out of the call they belong to, and cancelling a caller harms
-nobody else.
+There is no background task. Of the callers that wait for an answer, one reads the stream and distributes
+the answers; when it has its own answer, another caller takes over. So a connection is an ordinary
+object: it needs no task group, a call raises its own errors, and cancelling one caller does not affect
+the others.
 
-It works over any byte stream of anyio; ``connect`` opens the usual one. A daemon handles the commands
-of one connection in order, so a long command delays those after it: ``client`` uses several
-connections.
+A connection works over any byte stream of anyio; ``connect`` opens one to the command socket. A daemon
+handles the commands of one connection in order, so a long command delays those after it: ``client`` uses
+several connections.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from nousd.client.typed import Asking, loads
 from nousd.errors import AnswerInvalid, AnswerTimedOut, ClientError, ConnectionLost
 
 IN_FLIGHT_MAX: Final = 64
-"""Maximum requests without an answer on one connection; further ones wait. Far below the daemon's own
-limit, beyond which it stops reading."""
+"""Maximum requests without an answer on one connection; others wait. It is far below the daemon's own
+limit, beyond which the daemon stops reading."""
 
 
 class _InFlight:
-    """A request that was sent, and its answer once it has come."""
+    """A request that was sent, and its answer once it has arrived."""
 
     __slots__ = ("answer",)
 
@@ -50,7 +50,7 @@ class _InFlight:
 class Connection(Asking):
     """One connection to the command socket. Open it with ``connect``, or over a stream of your own.
 
-    Invariant: if nobody reads, nobody waits for answers: a caller that must wait reads.
+    Invariant: a caller waits without reading only while another caller reads.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Connection(Asking):
         self._splitter = new_splitter()
         self._requests = 0
         # In the order of sending, which is the order of the answers. An abandoned request stays until
-        # its answer comes.
+        # its answer arrives.
         self._in_flight: dict[str, _InFlight] = {}
         self._sending = anyio.Lock(fast_acquire=True)
         self._reading = False
@@ -78,14 +78,14 @@ class Connection(Asking):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it is usable, and no answer is outstanding, not even one that nobody waits
-        for.
+        """True if the connection is usable and no answer is outstanding, not even that of an abandoned
+        request.
         """
         return self._broken is None and not self._in_flight
 
     @property
     def was_left(self) -> bool:
-        """Return whether the daemon has hung up on an idle connection, as far as can be told at once."""
+        """True if the daemon has closed an idle connection, as far as is known without waiting."""
         return has_news(self._stream)
 
     async def request(
@@ -94,15 +94,14 @@ class Connection(Asking):
         """Send a command and return its answer.
 
         Args:
-            timeout_seconds: from the call to the answer; None means the connection's default.
+            timeout_seconds: from the call to the answer; None for the connection's default.
 
         Raises:
             Refused: the daemon answered with an error.
             AnswerTimedOut: the command may have been carried out. The connection stays usable, unless
                 the time ran out while sending; the same holds if the request is cancelled.
-            ConnectionLost: the command may have been carried out. This connection is unusable from now
-                on.
-            AnswerInvalid: the connection is unusable then, too.
+            ConnectionLost: the command may have been carried out. The connection is no longer usable.
+            AnswerInvalid: the connection is no longer usable.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
         if seconds == math.inf:
@@ -116,7 +115,7 @@ class Connection(Asking):
         async with self._sending:
             await self._read_until(lambda: len(self._in_flight) < IN_FLIGHT_MAX)
             self._raise_if_broken()
-            await anyio.lowlevel.checkpoint_if_cancelled()  # while it does no harm
+            await anyio.lowlevel.checkpoint_if_cancelled()  # before anything is sent
             self._requests += 1
             request_id = f"c{self._requests}"
             line = encode_request(request_id, type_, payload)
@@ -137,11 +136,13 @@ class Connection(Asking):
             self._raise_if_broken()
         finally:
             if sent < len(line):
-                # What follows half a line would be taken for its rest.
+                # The daemon would read the next request as the rest of the incomplete line.
                 self._break(ConnectionLost("a request was given up while it was being sent"))
 
     def _send_at_once(self, line: bytes) -> int:
-        """Send what can be sent without a checkpoint at which it could be cancelled."""
+        """Send as much as possible without a checkpoint, at which the call could be cancelled. Return
+        the number of bytes.
+        """
         return self._stream.send_now(line) if isinstance(self._stream, MemoryStream) else 0
 
     async def _read_until(self, done: Callable[[], bool]) -> None:
@@ -154,7 +155,7 @@ class Connection(Asking):
                 await self._read()
 
     async def _read(self) -> None:
-        """Read once and distribute the answers that came."""
+        """Read once and distribute the answers."""
         self._reading = True
         try:
             for line in self._splitter.feed(await self._stream.receive()):
@@ -176,13 +177,13 @@ class Connection(Asking):
         request.answer = answer
 
     def _break(self, reason: ClientError) -> None:
-        """Mark the connection as unusable; the first reason stays."""
+        """Mark the connection as unusable. Only the first reason is kept."""
         self._broken = self._broken or reason
         self._tell_all()
 
     def _raise_if_broken(self) -> None:
         if self._broken is not None:
-            # A new exception for each caller: they raise it in tasks of their own.
+            # Each caller raises a new exception, because they run in different tasks.
             raise type(self._broken)(*self._broken.args)
 
     def _tell_all(self) -> None:
@@ -197,7 +198,7 @@ async def connect(
     """Open a connection to a daemon.
 
     Args:
-        timeout_seconds: for connecting, and for each answer unless the request says otherwise.
+        timeout_seconds: for connecting, and the default for each answer.
 
     Raises:
         DaemonUnreachable: no daemon listens.

@@ -1,7 +1,7 @@
-"""How to open a stream to a daemon.
+"""Opening streams to a daemon.
 
 The rest of the client works over any stream, so a daemon behind Unix sockets, one in the same process
-and a test that plays one differ only in their ``Dial``.
+and a test that simulates one differ only in their ``Dial``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nousd.runtime_paths import locations
 class Dial(Protocol):
     """Opens streams to one daemon, a new one each time; the caller closes it.
 
-    Both raise DaemonUnreachable if no daemon listens. ``str()`` gives the name for messages.
+    Both methods raise DaemonUnreachable if no daemon listens. ``str()`` gives the name for messages.
     """
 
     async def commands(self) -> AnyByteStream:
@@ -38,8 +38,8 @@ Where = Path | Dial
 
 
 class SocketDial:
-    """A daemon behind Unix sockets. ``socket_path`` is the command socket's; the event socket's follows
-    from it.
+    """Reaches a daemon over Unix sockets. ``socket_path`` is the path of the command socket; that of the
+    event socket is derived from it.
     """
 
     def __init__(self, socket_path: Path) -> None:
@@ -56,7 +56,7 @@ class SocketDial:
 
 
 def dial_of(where: Where) -> Dial:
-    """Return a ``Dial`` for a path or for itself."""
+    """Return a ``Dial`` for a path; return a ``Dial`` unchanged."""
     return SocketDial(where) if isinstance(where, Path) else where
 
 
@@ -74,8 +74,8 @@ async def wait_for_stream(
 
 
 def has_news(stream: AnyByteStream) -> bool:
-    """Return whether there is something to receive, or the peer is gone, as far as can be
-    told at once.
+    """Return whether there are bytes to receive, or the peer has closed the stream, as far as can be
+    determined without waiting.
     """
     if isinstance(stream, MemoryStream):
         return stream.is_readable

@@ -1,7 +1,7 @@
-"""Sends files of the client's machine to the daemon: as artifacts, or as attachments of a text.
+"""Sending the client's files to the daemon, as artifacts or as attachments of a text.
 
-The daemon may run where the client's files are not, and reads nothing outside of its workspaces. So the
-bytes are sent, in pieces that fit into a line whatever the size.
+The daemon may have no access to the client's files, and reads nothing outside its workspaces. So the
+bytes of a file are sent, in pieces that each fit into a line.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from nousd.wire.limits import ATTACHMENT_BYTES_MAX
 from nousd.wire.objects import media_types
 
 PIECE_BYTES: Final = 1024 * 1024
-"""Bytes of a file in one line, which are a third more as base64."""
+"""Maximum bytes of a file in one line, before base64, which adds a third."""
 
 IN_LINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of all attachments that fit into the line of their text; the others are stored before."""
+"""Maximum bytes of all attachments in the line of their text; other attachments are stored first."""
 
 PUT_SECONDS: Final = 300.0
-"""How long the daemon may take to store what it received, up to 256 MiB."""
+"""How long the daemon may take to store a file of up to 256 MiB."""
 
 
 def put_file(
     daemon: Connection, file: BinaryIO, media_type: str, *, timeout_seconds: float = PUT_SECONDS
 ) -> dict[str, Any]:
-    """Store a file as an artifact, and return the daemon's last answer.
+    """Store a file as an artifact, and return the payload of the daemon's last answer.
 
     Raises:
-        ClientError: the daemon refused it, or stored something else.
+        ClientError: the daemon refused the file, or stored other bytes.
         OSError: the file cannot be read.
     """
     wanted: dict[str, Any] = {"media_type": media_type}
@@ -50,7 +50,7 @@ def put_file(
 
 
 def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
-    """Yield a file's pieces, at least one, each with whether it is the last."""
+    """Yield the pieces of a file, at least one; each with True if it is the last one."""
     piece = file.read(PIECE_BYTES)
     while following := file.read(PIECE_BYTES):
         yield piece, False
@@ -61,10 +61,10 @@ def _pieces_of(file: BinaryIO) -> Iterator[tuple[bytes, bool]]:
 def attachments_of(daemon: Connection, paths: Iterable[Path]) -> list[dict[str, Any]]:
     """Return files as the ``attachments`` of a command; store those that are too large for its line.
 
-    The media type follows from the name: text, unless the suffix is known.
+    The media type is guessed from the file's suffix; it is plain text for an unknown suffix.
 
     Raises:
-        ClientError: the daemon refused one, or one is too large for an attachment.
+        ClientError: the daemon refused a file, or a file is too large for an attachment.
         OSError: a file cannot be read.
     """
     left = IN_LINE_BYTES_MAX

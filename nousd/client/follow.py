@@ -1,7 +1,7 @@
-"""A subscription that outlives its connections, on anyio: no event is missed, and none comes twice.
+"""A subscription that outlives its connections, on anyio: no event is missed or repeated.
 
 A lost connection is replaced by one that continues after the last event that the caller received; an
-incomplete line is thrown away.
+incomplete line is dropped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Tell = Callable[[Interruption], None]
 
 
 class Follower:
-    """An async iterator of events; it only ends by an exception. Open it with ``follow``.
+    """An async iterator over new events, which ends only with an exception. Open it with ``follow``.
 
-    ``subscribed`` is the daemon's answer to the current or last subscription: its ``pruned`` says that
-    deltas around its start were joined. ``connections`` counts them.
+    ``subscribed`` is the daemon's answer to the current or last subscription; its ``pruned`` is true if
+    deltas around its start were joined. ``connections`` is the number of connections so far.
     """
 
     def __init__(
@@ -46,16 +46,16 @@ class Follower:
 
     @property
     def cursor(self) -> str:
-        """The event after which it continues: the last one taken or filtered out."""
+        """The cursor of the last event taken or filtered out, after which the follower continues."""
         return self._cursor if self._subscription is None else self._subscription.cursor
 
     @property
     def is_connected(self) -> bool:
-        """False from the moment a connection is lost until there is another one."""
+        """False from the loss of a connection until there is a new one."""
         return self._subscription is not None
 
     async def start(self) -> None:
-        """Subscribe for the first time, without a second attempt.
+        """Subscribe for the first time, in a single attempt.
 
         Raises:
             ClientError: as ``subscribe``.
@@ -68,13 +68,14 @@ class Follower:
     async def __anext__(self) -> ReceivedEvent:
         """Return the next event, over any number of connections.
 
-        If it is cancelled nothing is lost: the next call goes on.
+        A cancelled call loses no event: the next call continues.
 
         Raises:
-            Refused: the daemon refuses to go on, such as after its log was replaced by a shorter one.
-            DaemonUnreachable, ConnectionLost, AnswerTimedOut: it did not come back within
+            Refused: the daemon refuses to continue, for example after its log was replaced by a shorter
+                one.
+            DaemonUnreachable, ConnectionLost, AnswerTimedOut: the daemon did not return within
                 ``retry.give_up`` seconds.
-            AnswerInvalid: what came is no event.
+            AnswerInvalid: the line is not an event.
         """
         while True:
             try:
@@ -100,7 +101,7 @@ class Follower:
         self.connections += 1
 
     async def _lose(self, error: ClientError) -> None:
-        """Wait for the next attempt; raise if there is none."""
+        """Wait until the next attempt is due. Raise the error if there is no further attempt."""
         before = self._cursor
         await self.aclose()
         if self._cursor != before:
@@ -124,15 +125,15 @@ async def follow(
     """Open a subscription that survives restarts of the daemon.
 
     Args:
-        wanted: as for ``subscribe``. Without ``after`` it begins with what happens from now on. Without
-            ``keepalive_seconds`` the daemon is asked for a sign of life every ``KEEPALIVE_SECONDS``; a
-            daemon that gives none for three times as long counts as lost.
-        retry: how to come back.
+        wanted: as for ``subscribe``. Without ``after``, the first event is the next one in the log.
+            ``keepalive_seconds`` is ``KEEPALIVE_SECONDS`` by default; a connection without a keep-alive
+            for three times as long counts as lost.
+        retry: how to reconnect.
         timeout_seconds: for connecting and for the daemon's answer, each time.
         on_interruption: called whenever the connection is lost, and for each attempt that fails.
 
     Raises:
-        DaemonUnreachable: nobody is there at the start; only later is waited for it.
+        DaemonUnreachable: no daemon listens at the start; it is only waited for later.
         Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid: as ``subscribe``.
     """
     if wanted.keepalive_seconds is None:

@@ -1,9 +1,9 @@
 """A session as Markdown: its entries, in the order of the transcript.
 
-What users and models wrote is Markdown already and is quoted, so that no heading or open fence of theirs
-reaches beyond it; HTML in it is left to the reader's renderer. Arguments and results are code, in fences
-that are longer than any inside. Characters that control a terminal or the order of writing are made
-visible everywhere.
+Texts of users and models are already Markdown. They are quoted, so that their headings and open fences
+do not affect the rest; their HTML is left to the reader's renderer. Arguments and results are code, in
+fences that are longer than any fence inside. Characters that control a terminal or the direction of
+writing are made visible everywhere.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def transcript(
 
 
 def head(session: SessionRecord) -> str:
-    """Return the title of a session and the facts that people look for."""
+    """Return the title of a session, with its id, workspace and model."""
     title = "Untitled" if session.title is UNSET else plain_line(session.title)
     branch = "" if session.parent_id is UNSET else f", branch of {_code(session.parent_id)}"
     facts = (
@@ -104,13 +104,13 @@ def _attachment(attachment: Attachment) -> str:
 
 
 def _whole(artifact_id: Any) -> Iterator[str]:
-    """Yield where the whole of a content is, if it is not all there."""
+    """Yield a reference to the artifact with the whole content, if the entry has only its beginning."""
     if artifact_id is not UNSET:
         yield f"The whole is artifact {_code(artifact_id)}."
 
 
 def _time(moment: str) -> str:
-    """Return a time of the wire in the local time zone, with the offset of that."""
+    """Return a v1 time in the local time zone, with the UTC offset."""
     return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %z}"
 
 
@@ -119,20 +119,20 @@ def _blocks(*blocks: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return Markdown as a quotation, in which everything that it opens ends."""
+    """Return Markdown as a block quote, at whose end all its open constructs end."""
     lines = visible(text).split("\n") if text else ()
     return "\n".join(f"> {line}" if line.strip() else ">" for line in lines)
 
 
 def _fence(text: str, language: str = "") -> str:
-    """Return a text as code, in a fence that is longer than any inside."""
+    """Return a text as code, in a fence that is longer than any fence inside."""
     shown = visible(text)
     fence = "`" * max(3, _longest_ticks(shown) + 1)
     return f"{fence}{language}\n{shown}\n{fence}"
 
 
 def _code(text: str) -> str:
-    """Return a text as code within a line."""
+    """Return a text as inline code."""
     shown = plain_line(text)
     ticks = "`" * (_longest_ticks(shown) + 1)
     edge = " " if shown.startswith("`") or shown.endswith("`") or not shown else ""
@@ -140,7 +140,7 @@ def _code(text: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return a text of one line that means nothing to Markdown."""
+    """Escape the characters of a single-line text that have a meaning in Markdown."""
     return _PUNCTUATION.sub(r"\\\1", text)
 
 

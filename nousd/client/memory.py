@@ -1,10 +1,11 @@
 """Streams in memory, for a daemon in the same process and for tests: a socket pair without a kernel.
 
-What holds for a socket holds here: a sender waits while ``BYTES_MAX`` are on their way, one end can say
-that it is done and still listen, and closing one end wakes whoever waits at the other. What is not so:
-both ends live in one event loop, asyncio's or trio's, and closing loses nothing that was sent before.
+They behave like sockets: a sender waits while ``BYTES_MAX`` bytes are unread, one end can announce the
+end of its output and still receive, and closing one end wakes a task that waits at the other. Unlike
+with sockets, both ends are in one event loop, asyncio's or trio's, and closing an end loses no bytes
+that it sent before.
 
-Nothing is known here of lines, or of what is served.
+This module knows nothing of lines or of the protocol.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from anyio.abc import AnyByteStream, ByteStream
 from nousd.errors import DaemonUnreachable
 
 BYTES_MAX: Final = 64 * 1024
-"""Bytes on their way in one direction, past which the sender waits."""
+"""Maximum unread bytes in one direction; beyond it, the sender waits."""
 
 CONNECTIONS_MAX: Final = 512
-"""Connections through one ``MemoryDial`` at a time, as many as to a socket of the daemon."""
+"""Maximum open connections of one ``MemoryDial``, as many as a socket of the daemon accepts."""
 
 
 class _Side:
-    """One end of a pipe: at most one task waits here until the other end did something."""
+    """One end of a pipe, at which at most one task waits for an action of the other end."""
 
     def __init__(self, action: str) -> None:
         self.guard = anyio.ResourceGuard(action)
@@ -45,7 +46,9 @@ class _Side:
 
 
 class _Pipe:
-    """One direction. ``has_ended``: no more is sent; ``is_refused``: no more is received."""
+    """One direction of a connection. ``has_ended`` is true once no more bytes will be sent,
+    ``is_refused`` once no more bytes will be received.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -57,16 +60,16 @@ class _Pipe:
 
     @property
     def is_readable(self) -> bool:
-        """True if ``take`` would return something, or nothing will ever come."""
+        """True if ``take`` would return bytes, or no more bytes will come."""
         return bool(self._on_its_way) or self.has_ended
 
     @property
     def is_writable(self) -> bool:
-        """True if ``put`` would take something, or nothing will ever be taken."""
+        """True if ``put`` would accept bytes, or no more bytes will be accepted."""
         return len(self._on_its_way) < self._bytes_max or self.has_ended or self.is_refused
 
     def put(self, data: bytes | memoryview) -> int:
-        """Take as many bytes as there is room for, and return their number."""
+        """Accept as many bytes as there is room for, and return their number."""
         room = self._bytes_max - len(self._on_its_way)
         taken = min(room, len(data))
         self._on_its_way += data[:taken]
@@ -75,7 +78,7 @@ class _Pipe:
         return taken
 
     def take(self, bytes_max: int) -> bytes:
-        """Return up to so many bytes, none if there are none."""
+        """Remove and return at most that many bytes; empty if there are none."""
         taken = bytes(memoryview(self._on_its_way)[:bytes_max])
         del self._on_its_way[: len(taken)]
         if taken:
@@ -95,7 +98,7 @@ class _Pipe:
 
 
 class MemoryStream(ByteStream):
-    """One end of a pair; ``memory_streams`` makes both. At most one task sends and one receives."""
+    """One end of a pair that ``memory_streams`` creates. At most one task may send, and one receive."""
 
     def __init__(self, incoming: _Pipe, outgoing: _Pipe) -> None:
         self._incoming = incoming
@@ -110,7 +113,7 @@ class MemoryStream(ByteStream):
         """Wait for bytes and return up to ``max_bytes`` of them.
 
         Raises:
-            anyio.EndOfStream: the other end has said all, and it was received.
+            anyio.EndOfStream: the other end has ended its output, and all of it has been received.
             anyio.ClosedResourceError: this end is closed.
         """
         if max_bytes < 1:
@@ -128,11 +131,11 @@ class MemoryStream(ByteStream):
             raise anyio.EndOfStream
 
     async def send(self, item: bytes | bytearray | memoryview) -> None:
-        """Send all of it; cancelled, a part of it.
+        """Send all bytes. If the call is cancelled, a part of them may have been sent.
 
         Raises:
             anyio.BrokenResourceError: the other end is closed.
-            anyio.ClosedResourceError: this end is closed, or has said that it is done.
+            anyio.ClosedResourceError: this end is closed, or has ended its output.
         """
         pipe = self._outgoing
         with pipe.sender.guard:
@@ -146,7 +149,7 @@ class MemoryStream(ByteStream):
                 await pipe.sender.wait()
 
     async def wait_sendable(self) -> None:
-        """Wait until ``send`` would take at least a byte at once.
+        """Wait until ``send`` could send at least one byte without waiting.
 
         Raises:
             anyio.BrokenResourceError, anyio.ClosedResourceError: as ``send``.
@@ -159,9 +162,10 @@ class MemoryStream(ByteStream):
             self._check_sendable()
 
     def send_now(self, data: bytes | memoryview) -> int:
-        """Send what there is room for, and return how many bytes that was: none if nobody takes any.
+        """Send as many bytes as there is room for, and return their number; 0 if either end has closed
+        this direction.
 
-        Only while no task is in ``send``.
+        Call it only while no task is in ``send``.
         """
         pipe = self._outgoing
         return 0 if pipe.has_ended or pipe.is_refused else pipe.put(data)
@@ -173,13 +177,13 @@ class MemoryStream(ByteStream):
             raise anyio.BrokenResourceError
 
     async def send_eof(self) -> None:
-        """Say that no more will be sent."""
+        """Announce that no more bytes will be sent."""
         with self._outgoing.sender.guard:
             self._outgoing.end()
             await anyio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Close this end. What was sent can still be received at the other."""
+        """Close this end. The other end can still receive the bytes sent before."""
         self._outgoing.end()
         self._incoming.refuse()
         await anyio.lowlevel.checkpoint()
@@ -192,17 +196,17 @@ def memory_streams(bytes_max: int = BYTES_MAX) -> tuple[MemoryStream, MemoryStre
 
 
 Serve = Callable[[MemoryStream], Awaitable[None]]
-"""Serves one connection until it is over; the stream is closed behind it."""
+"""Serves one connection until it ends; the caller then closes the stream."""
 
 
 class MemoryDial:
-    """A daemon in this process.
+    """Reaches a daemon in this process.
 
     Args:
-        start_soon: of the task group, or the nursery, in which connections are served. An error of a
-            serving function is an error in there.
+        start_soon: the method of the task group or nursery in which connections are served. An error in
+            ``commands`` or ``events`` propagates there.
         commands, events: serve one connection of that kind.
-        connections_max: so many at a time; a further one is unreachable.
+        connections_max: the maximum of open connections; beyond it, DaemonUnreachable is raised.
     """
 
     def __init__(
@@ -230,7 +234,7 @@ class MemoryDial:
         return self._open(self._events)
 
     def close(self) -> None:
-        """Open no further connection; those there are go on. To be called before the tasks end."""
+        """Refuse new connections; open ones continue. Call this before the serving tasks end."""
         self._is_closed = True
 
     def _open(self, serve: Serve) -> MemoryStream:

@@ -1,6 +1,6 @@
-"""When to try again after a connection was lost: which errors may heal, and how long to wait.
+"""Retrying after a lost connection: which errors are temporary, and how long to wait.
 
-There is no clock here and nothing waits: who asks says what time it is, and does the waiting.
+This module has no clock and does not wait: the caller passes the time, and waits.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from typing import Final, NamedTuple
 from nousd.errors import AnswerTimedOut, ClientError, ConnectionLost, DaemonUnreachable, Refused
 
 KEEPALIVE_SECONDS: Final = 15.0
-"""How often a follower wants a sign of life, unless its subscription says otherwise."""
+"""The default interval of keep-alives in a follower's subscription."""
 
 SILENT_KEEPALIVES: Final = 3
-"""So many keep-alives that did not come are a lost connection."""
+"""The number of missing keep-alives after which a connection counts as lost."""
 
 STEADY_SECONDS: Final = 60.0
-"""A connection that lasted longer went well, whether anything was heard over it or not. One that is lost
-at once did not, although it was made: else a daemon that drops everybody would be asked without a pause.
+"""A connection that lasted longer counts as a success, even without any event. A shorter one does not:
+otherwise a client would reconnect without a pause to a daemon that drops every connection.
 """
 
 _HEALING_REFUSALS: Final = {"shutting_down", "too_many_connections"}
-"""Codes, and the machine words of ``command_rejected``, of what is over after a while."""
+"""Codes of temporary refusals, and machine words of temporary ``command_rejected`` refusals."""
 
 
 class Retry(NamedTuple):
     """The schedule of further attempts, in seconds.
 
-    The first attempt follows at once, the next after ``first``, and so on with twice the wait up to
-    ``longest``; each wait is shortened by up to half by chance, so that many clients do not all come
-    back in the same moment. ``give_up``: for how long to try without any success.
+    The first attempt follows at once, the next after ``first``; then the wait doubles each time, up to
+    ``longest``. Each wait is shortened by a random part of up to a half, so that many clients do not
+    reconnect at the same moment. ``give_up`` is how long to try without success.
     """
 
     first: float = 0.05
@@ -41,13 +41,13 @@ class Retry(NamedTuple):
 
 
 class Interruption(NamedTuple):
-    """A connection was lost, or could not be had again.
+    """The loss of a connection, or a failed attempt to reconnect.
 
     Args:
-        error: why.
-        cursor: where the next attempt goes on from; "" if there was no connection yet.
-        attempt: the number of the attempt that comes next, from 1.
-        retry_in_seconds: how long is waited before it.
+        error: the cause.
+        cursor: the cursor from which the next attempt continues; "" if there was no connection yet.
+        attempt: the number of the next attempt, from 1.
+        retry_in_seconds: the wait before the next attempt.
     """
 
     error: ClientError
@@ -57,21 +57,21 @@ class Interruption(NamedTuple):
 
 
 def may_heal(error: ClientError) -> bool:
-    """True if the same request may well be answered later on."""
+    """Return whether the same request may succeed later."""
     if isinstance(error, Refused):
         return not {error.code, error.message}.isdisjoint(_HEALING_REFUSALS)
     return isinstance(error, ConnectionLost | DaemonUnreachable | AnswerTimedOut)
 
 
 def dice() -> float:
-    """Return a number from 0 to 1, by chance."""
+    """Return a random number from 0 to 1."""
     return int.from_bytes(os.urandom(2)) / 0xFFFF
 
 
 class Backoff:
-    """The waits between attempts since something last went well.
+    """The waits between attempts since the last success.
 
-    Moments (``now``) are of any clock that goes on evenly, in seconds.
+    ``now`` is the time of any monotonic clock, in seconds.
     """
 
     def __init__(self, retry: Retry, dice: Callable[[], float] = dice) -> None:
@@ -82,16 +82,16 @@ class Backoff:
         self.attempts = 0
 
     def on_connected(self, now: float) -> None:
-        """Note that there is a connection, which counts for something once it has lasted a while."""
+        """Record a new connection. It counts as a success once it has lasted ``STEADY_SECONDS``."""
         self._connected_at = now
 
     def reset(self) -> None:
-        """Note that something went well."""
+        """Record a success."""
         self.attempts = 0
         self._failing_since = None
 
     def wait(self, now: float) -> float | None:
-        """Return how many seconds to wait before the next attempt; None: it is time to give up."""
+        """Return how many seconds to wait before the next attempt; None to give up."""
         if now - self._connected_at > STEADY_SECONDS:
             self.reset()
         self._connected_at = math.inf
@@ -106,11 +106,11 @@ class Backoff:
     def _compute_wait(self) -> float:
         if self.attempts == 1:
             return 0.0
-        # The exponent is bounded for the sake of floats, not of the wait.
+        # A larger exponent would overflow a float; ``longest`` bounds the wait.
         grown = self._retry.first * 2.0 ** min(self.attempts - 2, 64)
         return min(grown, self._retry.longest) * (1 - self._dice() / 2)
 
 
 def silence_of(keepalive_seconds: float | None) -> float:
-    """Return for how many seconds a subscription may say nothing at all."""
+    """Return for how many seconds a subscription may be silent before it counts as lost."""
     return math.inf if keepalive_seconds is None else keepalive_seconds * SILENT_KEEPALIVES

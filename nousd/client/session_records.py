@@ -1,4 +1,4 @@
-"""A session and its entries, read page by page."""
+"""Reading a session and its entries page by page."""
 
 from __future__ import annotations
 
@@ -20,17 +20,18 @@ def records(
     """Yield a session and then its entries, page by page, the oldest first.
 
     Args:
-        session_id: the active session if it is None.
-        leaf_id: the end of the path to show, the session's leaf if it is None.
+        session_id: the session; None for the active one.
+        leaf_id: the last entry of the path to show; None for the session's leaf.
 
     Raises:
-        Refused: there is no such session or leaf, or it was deleted meanwhile.
+        Refused: the session or the leaf does not exist, or was deleted meanwhile.
     """
     page = daemon.ask(GetMessages(session_id=session_id, leaf_id=leaf_id, limit=PAGE_ROWS_MAX))
     if not page.session_id:
         return
     yield daemon.ask(GetSession(session_id=page.session_id)).session
-    # Only the ids are kept of the pages on the way to the first one. The session may grow meanwhile.
+    # On the way back to the first page, keep only the requests of the pages, not their entries. They
+    # name the leaf, because the session may grow meanwhile.
     later: list[GetMessages] = []
     end = page.leaf_id or None
     while page.before is not UNSET:

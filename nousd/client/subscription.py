@@ -1,7 +1,8 @@
-"""Events for the client, on anyio: read state, subscribe after its cursor, and nothing is missed.
+"""Subscribing to events, on anyio. A client that subscribes after the cursor of a state that it read
+misses nothing.
 
-Nothing is read ahead of the caller but what one read returns. The daemon waits for a slow reader and
-keeps its place in the log, so there is no buffer here that could overflow.
+Nothing is read ahead of the caller except the rest of one read. The daemon waits for a slow reader and
+keeps its position in the log, so there is no buffer here that could overflow.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ from nousd.wire.responses import Keepalive, Subscribed
 
 
 class Subscription:
-    """An async iterator of events; it ends only by an exception. Open it with ``subscribe``.
+    """An async iterator over new events, which ends only with an exception. Open it with ``subscribe``.
 
-    ``subscribed`` holds the daemon's answer: ``cursor``, after which events follow, and ``head``, the
-    newest event there was. ``cursor`` is where to go on from after a lost connection: behind the last
-    event that was taken, and all that a keep-alive told to be left out.
+    ``subscribed`` is the daemon's answer: ``cursor``, after which events follow, and ``head``, the
+    newest event at that time. ``cursor`` is the position from which to continue after a lost connection:
+    that of the last event that was returned, or that a keep-alive reported as filtered out.
     """
 
     def __init__(self, stream: AnyByteStream) -> None:
@@ -51,10 +52,10 @@ class Subscription:
         self.cursor = ""
 
     async def start(self, wanted: Subscribe) -> None:
-        """Send the one request that a subscription has, and takes its answer.
+        """Send the subscription's only request, and wait for its answer.
 
         Raises:
-            Refused: such as for a cursor past the end of the log.
+            Refused: the daemon refused the subscription, for example a cursor beyond the end of the log.
             ConnectionLost, AnswerInvalid
         """
         self._silence_seconds = silence_of(wanted.keepalive_seconds)
@@ -75,12 +76,12 @@ class Subscription:
         return self
 
     async def __anext__(self) -> ReceivedEvent:
-        """Return the next event, however long it takes. Cancelled, nothing is lost.
+        """Return the next event, however long it takes. A cancelled call loses no event.
 
         Raises:
-            ConnectionLost: the daemon went away, or left out three keep-alives; subscribe again after
-                ``cursor``, or let ``follow`` do that.
-            AnswerInvalid: what came is no event.
+            ConnectionLost: the daemon closed the connection, or missed three keep-alives; subscribe
+                again after ``cursor``, or use ``follow``.
+            AnswerInvalid: the line is not an event.
         """
         while isinstance(received := decode_subscription_line(await self._line(), loads), Answer):
             self._take_keepalive(received.raise_for_refusal())
@@ -89,7 +90,7 @@ class Subscription:
 
     @property
     def has_more(self) -> bool:
-        """True if the next line has been read already."""
+        """True if the next line has already been read."""
         return bool(self._ready)
 
     def _take_keepalive(self, answer: Answer) -> None:
@@ -129,10 +130,10 @@ async def subscribe(
     *,
     timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
 ) -> AsyncIterator[Subscription]:
-    """Open a subscription at the daemon that is there.
+    """Open a subscription on a new connection.
 
     Args:
-        timeout_seconds: for connecting and for the answer; events are waited for without limit.
+        timeout_seconds: for connecting and for the answer; events have no time-out.
 
     Raises:
         DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid

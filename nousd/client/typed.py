@@ -1,9 +1,7 @@
-"""Commands, answers and events as the structs of ``nousd.wire``, for both faces of the client.
+"""Commands, answers and events as the structs of ``nousd.wire``, for both clients.
 
-Apart from the rest because the structs take longer to import than a ping takes. Lines are understood in
-``answers`` and nowhere else; here is only what their payloads become.
-
-``Asking`` sends commands as structs over anything that carries a request to the daemon.
+This is a separate module because importing the structs takes longer than a ping. ``answers`` decodes
+lines; this module only converts their payloads.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from nousd.wire.responses.base import Response
 T = TypeVar("T")
 
 loads: Final = json_decoder().decode
-"""Parses JSON, faster than the standard library does."""
+"""Parses JSON, faster than the standard library."""
 
 _COMMAND_TYPES: Final = {struct: name for name, struct in COMMANDS.items()}
 
@@ -44,7 +42,7 @@ def _decoder(struct: Any) -> msgspec.json.Decoder[_Line[Any]]:
 
 
 def request_of(command: Command) -> tuple[str, dict[str, Any]]:
-    """Return a command's type and its payload."""
+    """Return the type and the payload of a command."""
     return _COMMAND_TYPES[type(command)], msgspec.to_builtins(command)
 
 
@@ -52,10 +50,10 @@ def response_of(answer: Answer, command: Command, expected: type[Response] | Non
     """Return the payload of an answer to the command as its struct.
 
     Args:
-        expected: what it has to be, for a command with several answers; None: any of those.
+        expected: the only valid answer, for a command with several; None for any of them.
 
     Raises:
-        AnswerInvalid: it is of another type, or lacks what that type has.
+        AnswerInvalid: the answer has another type, or its payload does not match the type.
     """
     struct = RESPONSES.get(answer.type)
     wanted = responses_of(type(command)) if expected is None else (expected,)
@@ -65,10 +63,10 @@ def response_of(answer: Answer, command: Command, expected: type[Response] | Non
 
 
 def decoded(event: ReceivedEvent) -> Event | None:
-    """Return the event as its struct, or None if its type is newer than this client.
+    """Return the event as its struct; None if its type is newer than this client.
 
     Raises:
-        AnswerInvalid: the payload lacks what an event of its type has.
+        AnswerInvalid: the payload does not match the type.
     """
     struct = EVENTS.get(event.type)
     if struct is None:
@@ -86,7 +84,7 @@ def _payload(struct: Any, type_: str, line: bytes) -> Any:
 
 @cache
 def responses_of(command: type[Command]) -> tuple[type[Response], ...]:
-    """Return the payloads that may answer the command; none if that may be any object."""
+    """Return the structs of the answers that the command declares; empty if it declares none."""
     bases: tuple[Any, ...] = getattr(command, "__orig_bases__", ())
     answers = [get_args(base)[0] for base in bases if get_origin(base) is AnsweredBy]
     return tuple(struct for answer in answers for struct in get_args(answer) or (answer,))
@@ -97,13 +95,13 @@ Expected = TypeVar("Expected", bound=Response)
 
 
 class Asking(ABC):
-    """Sends commands as structs over anything that can send a request."""
+    """Base of clients that can send a request; it adds commands as structs."""
 
     @abstractmethod
     async def request(
         self, type_: str, payload: Mapping[str, Any], *, timeout_seconds: float | None = None
     ) -> Answer:
-        """Send a command and return its answer, which is not a refusal."""
+        """Send a command and return its answer. Raise Refused if the answer is an error."""
 
     @overload
     async def ask(self, command: AnsweredBy[R], *, timeout_seconds: float | None = None) -> R: ...
@@ -123,11 +121,11 @@ class Asking(ABC):
         """Send a command and return the payload of its answer as its struct.
 
         Args:
-            expected: for a command that has several answers, which of them is meant.
+            expected: the expected answer, for a command with several.
 
         Raises:
             ClientError: as ``request``.
-            AnswerInvalid: the answer is another than that.
+            AnswerInvalid: the daemon sent another answer.
         """
         type_, payload = request_of(command)
         answer = await self.request(type_, payload, timeout_seconds=timeout_seconds)

@@ -1,1 +1,1 @@
-"""Our own tools, served to clients of the Model Context Protocol; see ``host``."""
+"""The daemon's tools, served to clients of the Model Context Protocol; see ``host``."""

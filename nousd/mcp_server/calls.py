@@ -1,6 +1,6 @@
-"""The daemon's tools, listed and called over the protocol; the outcome of a call is a ``CallEnd``.
+"""Listing and calling the daemon's tools over v1; the outcome of a call is a ``CallEnd``.
 
-Each call has connections of its own, so no state must be kept in step with a daemon that was restarted.
+Each call opens its own connections, so that no state depends on a daemon that may be restarted.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _SESSION_NAME: Final = "mcp"
 _SOURCE: Final = "mcp"
 _EVENTS: Final = ("tool_call_output", "tool_call_completed", "tool_call_denied")
 _FOREIGN: Final = "mcp:"
-"""The prefix of the sources of tools that are not served."""
+"""The prefix in the source of a tool that comes from another MCP server and is not served."""
 
 Show = Callable[[str], Awaitable[None]]
-"""Receives a piece of a call's output while it runs."""
+"""Receives a piece of a call's output while the call runs."""
 
 
 class CallEnd(NamedTuple):
-    """The outcome of a call; ``policy`` has each source's opinion if it was refused."""
+    """The outcome of a call; if it was refused, ``policy`` has the opinion of each policy source."""
 
     text: str
     is_error: bool
@@ -43,8 +43,8 @@ class CallSession:
     """The session of the calls: a given one, or one that the first call creates.
 
     Args:
-        session_id: the given one.
-        workspace: the absolute path of the directory that a new one works in; None for the daemon's.
+        session_id: the id of the given session.
+        workspace: the absolute path of the workspace of a new session; None for the daemon's own.
     """
 
     def __init__(self, session_id: str | None = None, workspace: str | None = None) -> None:
@@ -55,14 +55,14 @@ class CallSession:
 
     @property
     def known(self) -> str | None:
-        """Its id, if it exists by now."""
+        """The id of the session; None if it has not been created yet."""
         return self._given or self._made
 
     async def state(self, daemon: Connection) -> dict[str, Any]:
-        """Return its state. A session that was created here and is gone is created again.
+        """Return the state of the session; create it if necessary, also if it was deleted meanwhile.
 
         Raises:
-            ClientError: the daemon is gone, or the given session does not exist.
+            ClientError: the daemon disconnected, or the given session does not exist.
         """
         async with self._making:
             state = None if self.known is None else await self.of_known(daemon, "get_state")
@@ -79,7 +79,9 @@ class CallSession:
     async def of_known(
         self, daemon: Connection, command: str, **wanted: str
     ) -> dict[str, Any] | None:
-        """Return the response to a command about it; None if it was created here and is gone."""
+        """Return the response to a command about the session; None if the session was created here and
+        has been deleted.
+        """
         try:
             return (await daemon.request(command, {"session_id": self.known, **wanted})).payload
         except Refused as refused:
@@ -92,8 +94,8 @@ class DaemonTools:
     """The tools of a daemon, in one session.
 
     Args:
-        names: the served tools; None: all active ones that are not from another server.
-        ensure: called before each request to the daemon; starts one if necessary.
+        names: the names of the served tools; None for all active ones that are not from an MCP server.
+        ensure: called before each use of the daemon; starts a daemon if necessary.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class DaemonTools:
         self._ensure = ensure
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        """Return the served tools, as from ``list_tools``. Raises ClientError."""
+        """Return the served tools, in the form of v1's ``list_tools``. Raise ClientError."""
         await self._ensure()
         async with connect(self._daemon) as daemon:
             page = await self._page(daemon)
@@ -132,8 +134,8 @@ class DaemonTools:
         return bool(tool["active"]) and not tool["source"].startswith(_FOREIGN)
 
     async def call(self, tool: str, args: Mapping[str, Any], show: Show) -> CallEnd:
-        """Call a tool and wait for its end, however long an approval takes. Whatever ends the wait, a
-        cancellation or an error of ``show``, stops the call.
+        """Call a tool and wait for its end, however long an approval takes. If a cancellation or an
+        error of ``show`` ends the wait, the call is stopped.
 
         Raises:
             ClientError: no daemon listens, or it disconnected.
@@ -143,7 +145,7 @@ class DaemonTools:
         async with connect(self._daemon) as daemon:
             before = await self._session.state(daemon)
             asked = {"tool": tool, "args": dict(args), "session_id": before["session_id"]}
-            # An abandoned call would run without anybody who can stop it.
+            # Nothing could stop a call whose id did not arrive.
             with anyio.CancelScope(shield=True):
                 call_id = (await daemon.request("call_tool", asked)).payload["tool_call_id"]
             is_over = False
@@ -156,7 +158,7 @@ class DaemonTools:
             return await _end(daemon, call_id)
 
     async def _follow(self, call_id: str, after: str, show: Show) -> None:
-        """Return when the call has ended."""
+        """Pass the call's output to ``show``, and return once the call has ended."""
         wanted = Subscribe(after=after, run_id=call_id, types=_EVENTS)
         async with subscribe(self._daemon, wanted) as events:
             async for event in events:
@@ -166,7 +168,7 @@ class DaemonTools:
 
 
 async def _stop(daemon: Connection, call_id: str) -> None:
-    # The call may have ended, or the daemon be gone: then there is nothing to stop.
+    # If the call has ended, or the daemon has disconnected, there is nothing to stop.
     with anyio.move_on_after(_STOP_SECONDS, shield=True), suppress(ClientError):
         await daemon.request("cancel_tool_call", {"tool_call_id": call_id})
 
@@ -183,7 +185,7 @@ async def _end(daemon: Connection, call_id: str) -> CallEnd:
 
 
 async def _text(daemon: Connection, call: Mapping[str, Any]) -> str:
-    """Return the text for a model; an event contains only the beginning of a long one."""
+    """Return the whole result; the record of the call has only the beginning of a long one."""
     text: str = call.get("result", "")
     if "text_ref" not in call:
         return text

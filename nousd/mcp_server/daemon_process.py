@@ -1,7 +1,7 @@
-"""Makes sure that a daemon runs: an existing one, or one of our own.
+"""Ensuring that a daemon runs: an existing one, or one that this process starts.
 
-A daemon started here is a child: it ends with the block, and with us however we end. It writes to
-standard error, because standard output belongs to the protocol.
+A daemon started here is a child process: it ends with the block, and when this process ends for any
+reason. It writes to standard error, because MCP uses standard output.
 """
 
 from __future__ import annotations
@@ -32,21 +32,22 @@ ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 if os.getppid() == int(sys.argv[1]):
     os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Becomes the named program, and is told to end when the process with that number is gone."""
+"""A program that executes the command in its arguments. The command receives SIGTERM when its parent,
+the process whose id is the first argument, ends."""
 
 
 @asynccontextmanager
 async def running_daemon(
     socket_path: Path, serve_options: Sequence[str]
 ) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-    """Make sure that a daemon answers on the socket; yield a function that does so again, because that
+    """Ensure that a daemon answers on the socket. Yield a function that ensures it again, because the
     daemon may end.
 
     Args:
-        serve_options: for ``nousd serve``, if one must be started.
+        serve_options: options of ``nousd serve``, for a daemon that must be started.
 
     Raises:
-        DaemonUnreachable: none answers, and none could be started.
+        DaemonUnreachable: no daemon answers, and none could be started.
     """
     daemon = _Daemon(socket_path, serve_options)
     async with anyio.create_task_group() as tasks:
@@ -64,12 +65,12 @@ async def _stop_when_told_to(daemon: _Daemon) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async for number in signals:
             await daemon.stop()
-            # A thread that waits for standard input would keep this process until its end.
+            # A thread that reads standard input would keep this process alive until the input ends.
             os._exit(128 + number)
 
 
 class _Daemon:
-    """The daemon behind a socket, ours or another's."""
+    """The daemon behind a socket, whether or not this process started it."""
 
     def __init__(self, socket_path: Path, serve_options: Sequence[str]) -> None:
         self._socket_path = socket_path
@@ -80,13 +81,14 @@ class _Daemon:
         self._starting = anyio.Lock()
 
     async def ensure(self) -> None:
-        """Start one if none answers."""
+        """Start a daemon if none answers."""
         async with self._starting:
             if await _answers(self._socket_path):
                 return
             await self.stop()
-            # A signal from the terminal is for us: the daemon ends when we do. It is not started in a
-            # thread, because the kernel takes the end of the thread that started a process for our end.
+            # In a new session, signals from the terminal reach only this process, which then stops the
+            # daemon. The daemon is not started in a thread: PR_SET_PDEATHSIG takes the end of the thread
+            # that started a process for the end of the parent.
             self._process = subprocess.Popen(  # noqa: ASYNC220
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -118,7 +120,7 @@ async def _answers(socket_path: Path) -> bool:
 
 async def _wait_until_ready(process: subprocess.Popen[bytes], socket_path: Path) -> None:
     with anyio.move_on_after(START_SECONDS):
-        # Another one may have been started meanwhile and hold the lock: then that one answers.
+        # If another daemon was started meanwhile and holds the lock, that daemon answers.
         while not await _answers(socket_path):
             if process.poll() is not None:
                 raise DaemonUnreachable(

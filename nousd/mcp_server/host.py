@@ -1,8 +1,9 @@
-"""The daemon's own tools for any MCP client, and ``nousd mcp``: over standard input and output.
+"""The MCP server with the daemon's tools, and ``nousd mcp``, which serves it over standard input and
+output.
 
-It is an ordinary client of the daemon: each call goes through the daemon's gate, is logged, and is
-confined by it. An MCP client cannot be asked for approval; another client of the daemon answers, and
-without one the call is refused at once.
+The server is an ordinary client of the daemon, which judges, logs and confines each call. An MCP client
+cannot be asked for approval; another client of the daemon answers, and without one the call is refused
+at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nousd.mcp_server.calls import CallEnd, CallSession, DaemonTools
 from nousd.mcp_server.daemon_process import running_daemon
 
 _SHOWN_CHARS_MAX: Final = 2000
-"""Maximum size of one piece of output that is sent as progress."""
+"""Maximum length of one piece of output that is sent as progress."""
 
 Context = ServerRequestContext[dict[str, Any]]
 
@@ -41,7 +42,7 @@ def serve(
     """Serve until standard input ends.
 
     Raises:
-        DaemonUnreachable: there is no daemon, and none could be started.
+        DaemonUnreachable: no daemon answers, and none could be started.
     """
     try:
         anyio.run(partial(_serve, socket_path, session, tools, serve_options), backend="trio")
@@ -68,8 +69,8 @@ async def _serve(
 
 
 ToolsFor = Callable[[Context], AbstractAsyncContextManager[DaemonTools]]
-"""Provides the served tools for the length of a request; it may end the request early, and then absorbs
-the cancellation."""
+"""Provides the served tools during a request. It may cancel the request, and then absorbs the
+cancellation."""
 
 
 def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
@@ -101,7 +102,7 @@ def make_server(tools_for: ToolsFor) -> Server[dict[str, Any]]:
     return Server(
         "nousd",
         version=__version__,
-        # None of our tools has arguments in headers, so no search for them is needed.
+        # No tool of the daemon has arguments in headers, so the library need not look for them.
         get_tool_input_schema=lambda _name: None,
         on_list_tools=list_tools,
         on_call_tool=call_tool,

@@ -1,8 +1,8 @@
-"""The same server over streamable HTTP, as an ASGI application.
+"""The MCP server over streamable HTTP, as an ASGI application.
 
-Access is decided before it: it knows no tokens and checks no host names. A protocol version with
-sessions gets a session of the daemon for each of its own; clients without protocol sessions share one.
-``?session=`` names another one, ``?tools=`` the served tools.
+Access control is left to the application around it: this module knows no tokens and checks no hosts.
+Each MCP session has its own session of the daemon; clients without an MCP session share one.
+``?session=`` names another session, ``?tools=`` the served tools.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from nousd.mcp_server.host import Context, make_server
 from nousd.wire.limits import HTTP_BODY_BYTES_MAX
 
 SESSIONS_MAX: Final = 256
-"""Maximum open sessions of the protocol; a further one is refused."""
+"""Maximum open MCP sessions; beyond it, new ones are refused."""
 
 IDLE_SECONDS: Final = 15 * 60.0
-"""How long such a session may have no active request, an open stream included."""
+"""How long an MCP session may be without an active request; an open stream counts as one."""
 
 CALLS_MAX: Final = 24
-"""Maximum active requests about tools at the daemon; further ones wait. Fewer than the calls that it
-accepts from clients, so that others have room."""
+"""Maximum active requests about tools at the daemon; others wait. It is smaller than the number of calls
+that the daemon accepts, so that other clients have room."""
 
 _STOP_SECONDS: Final = 0.5
-"""Time for active requests to be answered once everything ends."""
+"""How long active requests may take to be answered once the application ends."""
 
 _SESSION_HEADER: Final = "mcp-session-id"
 _SCOPE: Final = "nousd.cancel_scope"
-"""The key of a request's scope with the event that stops its call."""
+"""The scope key that holds the cancel scope of the request's call."""
 
 
 @asynccontextmanager
 async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
-    """Provide the application for the length of the block; its end ends all calls and streams."""
+    """Yield the application. The end of the block ends all calls and streams."""
     host = _Host(daemon)
     async with host.manager.run():
         try:
@@ -53,10 +53,9 @@ async def open_host(daemon: Where) -> AsyncIterator[ASGIApp]:
 
 
 class _Client:
-    """A session of the protocol: the daemon's session of its calls.
+    """An MCP session, with the daemon's session of its calls.
 
-    Args:
-        last_seen: the end of its last request.
+    ``requests`` is the number of active requests, ``last_seen`` the time of the last request's end.
     """
 
     def __init__(self) -> None:
@@ -66,9 +65,9 @@ class _Client:
 
 
 class _Clients:
-    """The sessions of the protocol by id; "" is for all clients without one.
+    """The MCP sessions by id; "" is for all clients without one.
 
-    One is forgotten when the library ends it: after ``IDLE_SECONDS`` without a request.
+    A session is forgotten when the library ends it: after ``IDLE_SECONDS`` without a request.
     """
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class _Clients:
 
     @contextmanager
     def track_request(self, id: str) -> Iterator[None]:
-        """Count a request as active while the block lasts."""
+        """Count a request as active until the block ends."""
         self._forget_idle()
         client = self._clients.setdefault(id, _Client())
         client.requests += 1
@@ -86,15 +85,15 @@ class _Clients:
             client.requests -= 1
             client.last_seen = anyio.current_time()
             if client.session.known is None and not client.requests:
-                # So that invented ids take no room.
+                # Invented ids must not take up memory.
                 self._clients.pop(id, None)
 
     def session(self, id: str) -> CallSession:
-        """Return the session of its calls."""
+        """Return the daemon's session for the calls of an MCP session."""
         return self._clients.setdefault(id, _Client()).session
 
     def forget(self, id: str) -> None:
-        """Forget a session that has ended."""
+        """Forget an MCP session that has ended."""
         if id:
             self._clients.pop(id, None)
 
@@ -110,7 +109,7 @@ class _Clients:
 
 
 class _Host:
-    """The application. ``manager`` is the library's, which must run."""
+    """The ASGI application. The library's ``manager`` must be running."""
 
     def __init__(self, daemon: Where) -> None:
         self._daemon = daemon
@@ -137,7 +136,9 @@ class _Host:
             self._clients.forget(id)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a possible call. No client can come back for its result, so it ends with its client."""
+        """Answer a request that may be a call. A client cannot fetch the result later, so the call is
+        stopped when the client disconnects.
+        """
         scope[_SCOPE] = call = anyio.CancelScope()
         self._answering.add(call)
         try:
@@ -148,7 +149,7 @@ class _Host:
             self._answered.set()
 
     async def stop(self) -> None:
-        """Stop all calls, and wait a moment for their answers to be written."""
+        """Stop all calls, and wait for ``_STOP_SECONDS`` at most until their answers are written."""
         for call in self._answering:
             call.cancel()
         with anyio.move_on_after(_STOP_SECONDS, shield=True):

@@ -73,7 +73,8 @@ def _cookie(headers: Headers, origin: str, value: str, seconds: int) -> str:
     if origin not in own_origins(headers):
         # A page must not overwrite the cookie of another one, which would log that one out.
         name += "-" + hashlib.sha256(origin.encode()).hexdigest()[:8]
-    # For a page on https, a browser accepts the cookie only with Secure: a site includes the scheme.
+    # If the page is on https, so is the server: otherwise they are different sites for the browser,
+    # because a site includes the scheme, and it drops the cookie.
     secure = "; Secure" if origin.startswith("https://") else ""
     return f"{name}={value}; Max-Age={seconds}; {_ATTRIBUTES}{secure}"
 

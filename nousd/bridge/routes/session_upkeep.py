@@ -35,8 +35,7 @@ class SearchQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Found(Body, frozen=True, kw_only=True):
-    """A matching session, and where the text was found: in its title, or in the newest matching message.
-    """
+    """A matching session, and where the text was found: its title, or the newest matching message."""
 
     session: Session
     snippet: str

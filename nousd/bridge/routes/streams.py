@@ -129,7 +129,7 @@ async def _run_events(call: Call) -> Response:
     hello = encode_hello(call.view.hello(int(time.time() * 1000), run_id), None)
     end = await call.hub.first_event(run_id, ("agent_end",))
     if end is not None and end.seq <= position.after:
-        # Browsers reconnect by themselves. A client that has already received the end would wait forever.
+        # Browsers reconnect by themselves, and a client that already has the end would wait forever.
         return stream_response(yield_once(hello))
     responders = call.services.responders
     stream = answering_stream(call.hub, responders, query, position, hello, ends_with_run=True)

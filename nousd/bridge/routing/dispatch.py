@@ -1,7 +1,7 @@
 """Dispatching a request to the handler of its row: parsing query and body, and turning errors into
 replies.
 
-The exceptions of all handlers become replies here, and only here.
+The expected errors of all handlers become replies here; ``nousd.bridge.app`` replies to any other error.
 """
 
 from __future__ import annotations

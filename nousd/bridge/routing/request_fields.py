@@ -39,7 +39,7 @@ def decode_body(data: bytes, body: type[T]) -> T:
 
 
 def convert_query(params: Mapping[str, str], query: type[T]) -> T:
-    """Parse query parameters as the struct. Raise HttpError if they do not match or a key is misspelt."""
+    """Parse query parameters as the struct. Raise HttpError if they do not match it."""
     return _convert("query", params, query, BAD_REQUEST)
 
 

@@ -52,7 +52,7 @@ def resolve_position(
     """Return the position from which a client continues: the later one if the request names two, None
     if it names none.
 
-    An ``EventSource`` that reconnects repeats the ``after`` of its URL, and adds the last id it received.
+    An ``EventSource`` that reconnects repeats the ``after`` of its URL, and adds the last id it saw.
 
     Args:
         after: the query's parameter: the id of a frame, or a v1 cursor.
