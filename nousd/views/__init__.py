@@ -1,4 +1,4 @@
-"""Our events and answers in the words of other systems: pure functions, without I/O, clock or state.
+"""Views: events and responses in the vocabulary of other systems, without I/O and without a clock.
 
-A view never adds a fact: it leaves out what does not follow from its input.
+A view never adds a fact: it omits anything that does not follow from its input.
 """

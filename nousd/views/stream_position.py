@@ -1,8 +1,8 @@
-"""Ids of frames in a stream of events, and the positions that readers continue from.
+"""Ids of frames in a stream of events, and the positions from which readers continue.
 
-An event of the log becomes some frames, mostly one. The id of a frame is a number from which both the
-event and the frame follow: the event's number times ``FRAMES_MAX``, plus the frame's index. So a client
-that lost its connection sends the last id it saw and continues with the very next frame.
+An event of the log becomes a few frames, usually one. The id of a frame is a number that identifies both
+the event and the frame: the event's number times ``FRAMES_MAX``, plus the frame's index. So a client
+that lost its connection sends the last id that it received and continues with the next frame.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 FRAMES_MAX: Final = 8
-"""The most frames that one event can become."""
+"""Maximum frames of one event."""
 
 _ID_DIGITS_MAX: Final = 18
 
@@ -23,7 +23,7 @@ class StreamPosition(NamedTuple):
 
     @property
     def after(self) -> int:
-        """The number of the event after which the log is to be read."""
+        """The number of the event after which to read the log."""
         return self.seq if self.frames >= FRAMES_MAX else max(0, self.seq - 1)
 
 
@@ -38,7 +38,7 @@ def frame_id(seq: int, index: int) -> int:
 
 
 def position_after_id(last_id: str) -> StreamPosition | None:
-    """Return the position right after a frame; None if the text is not an id of a frame."""
+    """Return the position immediately after a frame; None if the text is not an id of a frame."""
     if not (last_id.isascii() and last_id.isdecimal() and len(last_id) <= _ID_DIGITS_MAX):
         return None
     seq, index = divmod(int(last_id), FRAMES_MAX)

@@ -1,8 +1,8 @@
-"""The rules of the view: the next event of a thread as frames, and what is known after it.
+"""The rules of the view: render the next event of a thread as frames, and update the thread.
 
-A frame that needs what only a later event has waits for that event: an approval for the start of its
-call, so that whatever is approved is started; a completion for the result; a task's start, and the
-model's input before it, for the user's message. Nothing is told before the log has it.
+A frame that needs facts of a later event waits for that event: an approval waits for the start of its
+call, so that every approved call is also started; a completion for its result; the start of a task, and
+a model's input before it, for the user's message. No frame precedes its event in the log.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Payloads = Iterator[Payload]
 
 
 def fold(thread: Thread, event: Event) -> list[Payload]:
-    """Return the frames of the next event of a thread, and bring the thread up to date.
+    """Return the frames of the next event of a thread, and update the thread.
 
     Args:
-        thread: a new one for an event that belongs to neither a run nor a call.
+        thread: a new ``Thread`` for an event that belongs to neither a run nor a call.
     """
     if getattr(event, "origin", UNSET) is not UNSET and isinstance(event, ToolCallEvent):
-        return []  # a call of a subtask, which is told in its own session
+        return []  # a call of a subtask: its frames are in the subtask's own session
     rule = _RULES.get(type(event))
     if rule is None:
         return []
@@ -44,7 +44,7 @@ def fold(thread: Thread, event: Event) -> list[Payload]:
 
 
 def _emit_start(thread: Thread, *messages: UserMessage) -> Payloads:
-    """Emit the start of the run and of its turn, if they were not emitted yet."""
+    """Emit the start of the run and of its turn, if they have not been emitted yet."""
     if thread.start is None:
         return
     if not thread.is_started:
@@ -94,7 +94,7 @@ def _on_message_start(thread: Thread, event: events.MessageStart) -> Payloads:
     if thread.pending_turn is not None:
         yield from _emit_start(thread, message)
     elif thread.open_turn is not None:
-        # A steer that an agent program takes within its turn.
+        # An agent program received a steer within its turn.
         yield payloads.RuntimeRequestCompleted(turn_id=thread.open_turn)
         yield payloads.RuntimeRequestStarted(turn_id=thread.open_turn, messages=(message,))
 
@@ -124,7 +124,7 @@ def _on_model_input(thread: Thread, event: events.ModelInput) -> Payloads:
     if thread.pending_turn is None:
         yield told
     else:
-        # The user's message may follow: an agent program proves later that it has it.
+        # The user's message may still follow: an agent program confirms it only later.
         thread.held.append(told)
 
 
@@ -271,7 +271,7 @@ def _build_approved(event: events.ToolCallApproved) -> Payload:
 
 
 def _on_output(thread: Thread, event: events.ToolCallOutput) -> Payloads:
-    """Emit output that came outside of a bracket."""
+    """Emit output that is not in a bracket."""
     call = thread.calls.get(event.tool_call_id)
     if call is not None:
         call.note_early_output(event.delta)
@@ -322,7 +322,7 @@ def _emit_end(thread: Thread, call: OpenCall, end: _End) -> Payloads:
     """Emit the end of a call that was not denied.
 
     Args:
-        end: the event that has its result.
+        end: the event that has the result of the call.
     """
     del thread.calls[end.tool_call_id]
     result = end.result or ""
@@ -330,7 +330,7 @@ def _emit_end(thread: Thread, call: OpenCall, end: _End) -> Payloads:
         yield from _emit_output_end(call)
         yield _build_completed(call, end, result)
     elif call.approved is not None and call.approved.by == "policy" and call.completed is None:
-        # What a policy approves starts in the same commit, unless its stored result is given again.
+        # A call that a policy approves starts in the same commit, unless its stored result is replayed.
         yield _build_approved(call.approved)
         by = values.to_executor(UNSET)
         yield payloads.ToolCallStarted(**_keys(call.requested), executed_by=by, replayed=True)
@@ -406,4 +406,4 @@ VIEW_TYPES: Final = frozenset(EVENT_TYPES[struct] for struct in _RULES)
 """The types of events that the view needs."""
 
 REMEMBERED_TYPES: Final = VIEW_TYPES - {"message_update", "reasoning_update"}
-"""Those without which a thread is not up to date."""
+"""The types of events that are needed to bring a thread up to date."""

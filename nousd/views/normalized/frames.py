@@ -1,7 +1,7 @@
 """The envelope of the view, and the numbers of its frames.
 
-A frame's number follows from the event that it is made of, like the ids of all views
-(``views.stream_position``): it grows within a session, has gaps, and is the same for every reader.
+The number of a frame is derived from its event, as in all views (``views.stream_position``): it
+increases within a session, has gaps, and is the same for every reader.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nousd.wire.commands.subscribe import cursor_seq
 from nousd.wire.events import Event
 
 NO_RUNTIME: Final = "nousd"
-"""The name of the runtime where none is involved, such as in a client's own tool call."""
+"""The name of the runtime if none is involved, such as in a client's own tool call."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an event belongs to. ``task_id`` is the run, ``request_id`` the ``correlation_id`` of its
-    prompt, ``client_id`` the name of the client that asked for the run or took this decision.
+    """The origin of an event. ``task_id`` is the run, ``request_id`` the ``correlation_id`` of its
+    prompt, ``client_id`` the name of the client that requested the run or made the decision.
     """
 
     session_id: str
@@ -55,7 +55,7 @@ class NormalizedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def events_of(line: bytes, thread: Thread) -> list[NormalizedEvent]:
-    """Return the frames of an event, at most ``FRAMES_MAX``, and bring its thread up to date."""
+    """Return the frames of an event, at most ``FRAMES_MAX``, and update its thread."""
     logged = decode_event(line)
     event = event_in(logged)
     told = fold(thread, event)

@@ -1,7 +1,7 @@
 """The payloads of the normalized view, one struct for each of the 19 event types.
 
-Keys without a value are left out. Texts are those of the log; what the log has as an artifact is an
-``ArtifactRef``, with the beginning of the text beside it.
+Keys without a value are left out. Texts are those of the log; a text that the log stores as an artifact
+is an ``ArtifactRef``, with the beginning of the text beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nousd.wire.objects.field_types import OutputKind
 from nousd.wire.objects.policy import ConfirmDecision, SandboxFacts
 
 SCHEMA_VERSION: Final = 1
-"""The version of these structs; the next one if a key changes its meaning or goes."""
+"""The version of these structs. It increases when a key changes its meaning or is removed."""
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -26,7 +26,7 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ArtifactRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Bytes that are kept beside the log. The id is the hash of the bytes."""
+    """Bytes that are stored beside the log. The id is the hash of the bytes."""
 
     artifact_id: str
     content_type: str | UnsetType = UNSET
@@ -34,11 +34,11 @@ class ArtifactRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     name: str | UnsetType = UNSET
 
 
-# --- what messages are made of ---------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------
 
 
 class TextBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    """Text, whole."""
+    """A whole text."""
 
     text: str
 
@@ -79,14 +79,14 @@ class SessionCreated(Payload, frozen=True, kw_only=True):
 
 
 class TaskStarted(Payload, frozen=True, kw_only=True):
-    """A run begins, with the user's own messages; none where it continues what another run left."""
+    """A run begins, with the messages of the user; none if it continues the work of an earlier run."""
 
     messages: tuple[UserMessage, ...]
     runtime_version: str | UnsetType = UNSET
 
 
 class TaskCompleted(Payload, frozen=True, kw_only=True):
-    """The run came to its own end."""
+    """The run ended by itself."""
 
     reason: str
 
@@ -96,8 +96,8 @@ ErrorCode = Literal["CONTEXT_TOO_LARGE", "AUTH_ERROR", "RUNTIME_ERROR", "INTERNA
 
 
 class TaskFailed(Payload, frozen=True, kw_only=True):
-    """The run failed. ``retryable``: the same work may succeed later. ``cause`` is the daemon's own
-    code, ``category`` why a model call failed.
+    """The run failed. ``retryable`` is true if the same work may succeed later. ``cause`` is the
+    daemon's own code, ``category`` the reason why a model call failed.
     """
 
     code: ErrorCode
@@ -119,8 +119,8 @@ class TaskStopped(Payload, frozen=True, kw_only=True):
 
 
 class RuntimeRequestStarted(Payload, frozen=True, kw_only=True):
-    """The runtime works on an input. ``messages`` are the user's, as far as ``task.started`` does not
-    have them: steers and follow-ups.
+    """The runtime works on an input. ``messages`` are the user's messages that ``task.started`` does not
+    have: steers and follow-ups.
     """
 
     turn_id: str
@@ -128,17 +128,17 @@ class RuntimeRequestStarted(Payload, frozen=True, kw_only=True):
 
 
 class RuntimeRequestCompleted(Payload, frozen=True, kw_only=True):
-    """The runtime has dealt with the input, or has got another one meanwhile."""
+    """The runtime has finished the input, or has received another one meanwhile."""
 
     turn_id: str
 
 
 Strategy = Literal["none", "previews", "compact", "truncate_oldest"]
-"""How a context was fitted into the model's window; the strongest means that was needed."""
+"""How the context was made to fit into the model's window: the strongest measure that was needed."""
 
 
 class ContextWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How the context fits into the model's window, in tokens; ``applied`` has every means used."""
+    """How the context fits into the model's window, in tokens; ``applied`` has every measure used."""
 
     strategy: Strategy
     estimated_tokens: int
@@ -147,8 +147,8 @@ class ContextWindow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class ModelInput(Payload, frozen=True, kw_only=True):
-    """What a model is about to be asked, as an artifact. ``omissions`` are the first of
-    ``omitted_count`` entries that it does not get whole.
+    """The input of a model call that is about to start, as an artifact. ``omissions`` are the first of
+    ``omitted_count`` entries that the model does not receive whole.
     """
 
     context_window: ContextWindow
@@ -165,9 +165,9 @@ class ModelInput(Payload, frozen=True, kw_only=True):
 
 
 class ModelOutputDelta(Payload, frozen=True, kw_only=True):
-    """A piece of a block of a message. Text is ``text_delta``, reasoning ``unknown_delta`` in a block of
-    its own; what a subagent says, too, with the call that it works for. With ``joined_from`` it
-    replaces every piece of the block from that number on.
+    """A piece of a block of a message. Text is ``text_delta``. Reasoning is ``unknown_delta`` in a block
+    of its own; so is the text of a subagent, with the call that started it. With ``joined_from``, the
+    piece replaces every piece of the block from that number on.
     """
 
     block_id: str
@@ -178,7 +178,7 @@ class ModelOutputDelta(Payload, frozen=True, kw_only=True):
 
 
 class ModelOutputCompleted(Payload, frozen=True, kw_only=True):
-    """A message of the model is complete; without content if it only calls tools."""
+    """A message of the model is complete; it has no content if it only calls tools."""
 
     message_id: str
     content: tuple[ContentBlock, ...]
@@ -186,7 +186,7 @@ class ModelOutputCompleted(Payload, frozen=True, kw_only=True):
 
 
 class UsageReported(Payload, frozen=True, kw_only=True):
-    """What one model call took. Without tokens, its provider does not tell them."""
+    """The usage of one model call. The tokens are left out if the provider does not report them."""
 
     input_tokens: int | UnsetType = UNSET
     cached_input_tokens: int | UnsetType = UNSET
@@ -214,7 +214,7 @@ class CallPayload(Payload, frozen=True, kw_only=True):
 
 
 class ToolCallRequested(CallPayload, frozen=True, kw_only=True):
-    """The call is requested. ``input`` is an excerpt where ``input_ref`` has the whole."""
+    """The call is requested. If ``input_ref`` has the whole input, ``input`` is an excerpt."""
 
     input: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
@@ -222,11 +222,11 @@ class ToolCallRequested(CallPayload, frozen=True, kw_only=True):
 
 
 Decider = Literal["runtime", "nousd", "user"]
-"""Whose policy: the agent program's own, the daemon's, or the user's answer."""
+"""The source of a decision: the agent program's own policy, the daemon's, or the user's answer."""
 
 
 class ToolCallPolicyEvaluated(CallPayload, frozen=True, kw_only=True):
-    """One policy's opinion. ``policy`` is its name in the daemon."""
+    """The opinion of one policy. ``policy`` is the policy's name in the daemon."""
 
     source: Decider
     result: Literal["allow", "deny", "ask"]
@@ -236,7 +236,7 @@ class ToolCallPolicyEvaluated(CallPayload, frozen=True, kw_only=True):
 
 
 class ToolCallApproved(CallPayload, frozen=True, kw_only=True):
-    """The decision that counts: the call runs."""
+    """The final decision: the call runs."""
 
     source: Decider
     reason: str
@@ -245,7 +245,7 @@ class ToolCallApproved(CallPayload, frozen=True, kw_only=True):
 
 
 class PolicyOpinion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One policy's opinion in a snapshot; the keys are those of ``tool.call.policy_evaluated``."""
+    """The opinion of one policy in a snapshot; the keys are those of ``tool.call.policy_evaluated``."""
 
     source: Decider
     result: Literal["allow", "deny", "ask"]
@@ -254,7 +254,7 @@ class PolicyOpinion(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The decision with the opinions that led to it, in their order."""
+    """The decision with the opinions that led to it, in order."""
 
     decision: Literal["allow", "deny"]
     sources: tuple[PolicyOpinion, ...]
@@ -262,7 +262,7 @@ class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ToolCallDenied(CallPayload, frozen=True, kw_only=True):
-    """The decision that counts: the call does not run, and the model is told the reason."""
+    """The final decision: the call does not run, and the model receives the reason."""
 
     source: Decider
     reason: str
@@ -272,8 +272,8 @@ class ToolCallDenied(CallPayload, frozen=True, kw_only=True):
 
 
 class ToolCallStarted(CallPayload, frozen=True, kw_only=True):
-    """The call is about to have an effect. ``replayed``: none, its stored result is given again. With
-    ``gated`` false the agent program had run it without asking.
+    """The call is about to take effect. With ``replayed`` it has no effect: its stored result is
+    returned again. With ``gated`` false, the agent program ran it without asking.
     """
 
     executed_by: Literal["nousd", "runtime"]
@@ -282,8 +282,8 @@ class ToolCallStarted(CallPayload, frozen=True, kw_only=True):
 
 
 class ToolOutputDelta(CallPayload, frozen=True, kw_only=True):
-    """A piece of the call's output. With ``joined_from`` it replaces every piece of the call from that
-    number on.
+    """A piece of the call's output. With ``joined_from``, the piece replaces every piece of the call
+    from that number on.
     """
 
     stream: OutputKind
@@ -292,7 +292,7 @@ class ToolOutputDelta(CallPayload, frozen=True, kw_only=True):
 
 
 class ToolOutputCompleted(CallPayload, frozen=True, kw_only=True):
-    """The whole output, each stream by itself; of one that is too long the beginning."""
+    """The whole output by stream, or the beginning of a stream that is too long."""
 
     stdout: str | UnsetType = UNSET
     stderr: str | UnsetType = UNSET
@@ -300,12 +300,12 @@ class ToolOutputCompleted(CallPayload, frozen=True, kw_only=True):
 
 
 ExecutionEnv = Literal["nousd_host", "nousd_sandbox", "runtime_internal", "unknown"]
-"""Where a call had its effects: this machine, a sandbox, or inside of the agent program."""
+"""Where a call had its effects: on this machine, in a sandbox, or inside the agent program."""
 
 
 class ToolCallCompleted(CallPayload, frozen=True, kw_only=True):
-    """The call is over, with what the model is told. ``result_preview`` is the result, or its beginning
-    where ``result_ref`` has the whole.
+    """The call has ended, with the result for the model. ``result_preview`` is the result, or its
+    beginning if ``result_ref`` has the whole.
     """
 
     is_error: bool
@@ -343,6 +343,6 @@ PAYLOADS: Final[dict[str, type[Payload]]] = {
     "task.failed": TaskFailed,
     "task.stopped": TaskStopped,
 }
-"""type -> payload; every type there is."""
+"""type -> payload, for all types."""
 
 TYPES: Final = {struct: name for name, struct in PAYLOADS.items()}

@@ -1,4 +1,4 @@
-"""What the view knows of one run, or of a client's own tool call, at a position of the log."""
+"""The state of the view for one run, or for a client's own tool call, at a position in the log."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nousd.wire import events
 from nousd.wire.objects.policy import PolicySource
 
 OUTPUT_CHARS_MAX: Final = 64 * 1024
-"""The most of each stream of a call's output that is told again when it is complete."""
+"""Maximum length of each stream in the frame that repeats a call's output when it is complete."""
 
 HELD_OUTPUT_BYTES_MAX: Final = 64 * 1024
-"""The most output that the bracket of a call repeats (``machine.session.brackets``)."""
+"""Maximum output that the bracket of a call repeats (``machine.session.brackets``)."""
 
 
 class Output:
-    """The output of a call so far, each stream by itself and its beginning only."""
+    """The output of a call so far: the beginning of each stream."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -37,9 +37,9 @@ class OpenCall(msgspec.Struct):
     """An attempt at a call that has neither been denied nor completed.
 
     Args:
-        in_bracket: its bracket is open, so its output comes there.
-        repeats_left: characters of output that its bracket is about to repeat.
-        room_left: bytes that a bracket would still repeat of the output to come.
+        in_bracket: whether the call's bracket is open, so that its output is in the bracket.
+        repeats_left: the number of emitted characters that the bracket is still to repeat.
+        room_left: how many bytes of further output the bracket would repeat.
     """
 
     requested: events.ToolCallRequested
@@ -53,7 +53,7 @@ class OpenCall(msgspec.Struct):
     room_left: int = HELD_OUTPUT_BYTES_MAX
 
     def note_early_output(self, delta: str) -> None:
-        """Note output that comes before the call's bracket, as the bracket will repeat it."""
+        """Count output that precedes the call's bracket, because the bracket will repeat it."""
         size = len(delta.encode(errors="replace"))
         if size > self.room_left:
             self.room_left = 0
@@ -62,7 +62,7 @@ class OpenCall(msgspec.Struct):
             self.repeats_left += len(delta)
 
     def unseen(self, delta: str) -> str:
-        """Return the part of a piece of output in the bracket that was not told before it."""
+        """Return the part of a piece of output in the bracket that has not been emitted before."""
         told = min(len(delta), self.repeats_left)
         self.repeats_left -= told
         return delta[told:]
@@ -72,7 +72,8 @@ class Thread(msgspec.Struct):
     """A run or a client's own call, between its first and its last event.
 
     ``pending_turn`` is a turn that has begun, until it is known whether it has a message of the user;
-    ``held`` the model's input that was logged meanwhile. ``open_turn`` is the turn that was told.
+    ``held`` has the model inputs that were logged meanwhile. ``open_turn`` is the turn whose start was
+    emitted.
     """
 
     start: events.AgentStart | None = None

@@ -1,7 +1,7 @@
-"""The messages that follow from the frames of a session: what a runtime is told to go on from there.
+"""The messages that follow from the frames of a session, from which a runtime can continue it.
 
-Deltas and inputs add nothing to what completes them, so no text comes twice, and a result is one that
-happened: going on from a transcript runs nothing again.
+Deltas and model inputs are ignored, so that no text occurs twice. Results are those of calls that ended:
+continuing from a transcript runs no call again.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 Message = dict[str, Any]
-"""``role`` (user, assistant, tool) and ``content``, a list of typed blocks; a message of the user has
-its other keys, too."""
+"""A message with ``role`` (user, assistant, tool) and ``content``, a list of typed blocks. A message of
+the user also has the other keys of ``UserMessage``."""
 
 
 def transcript_of(frames: Iterable[Mapping[str, Any]]) -> list[Message]:

@@ -1,4 +1,4 @@
-"""Values of the log in the words of the normalized view."""
+"""Converting values of the log to those of the normalized view."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def artifact(
     content_type: str | UnsetType = UNSET,
     size_bytes: int | UnsetType = UNSET,
 ) -> ArtifactRef | UnsetType:
-    """Return the reference to an artifact of the log, if there is one."""
+    """Return a reference to an artifact; UNSET if there is none."""
     if artifact_id is UNSET:
         return UNSET
     return ArtifactRef(artifact_id=artifact_id, content_type=content_type, size_bytes=size_bytes)
@@ -50,7 +50,7 @@ def artifact(
 def text_content(
     text: str, ref: str | UnsetType = UNSET, size_bytes: int | UnsetType = UNSET
 ) -> tuple[ContentBlock, ...]:
-    """Return the blocks of a text; none if it is empty."""
+    """Return the blocks of a text; empty for an empty text."""
     if ref is not UNSET:
         return (
             ArtifactBlock(artifact_id=ref, content_type=TEXT, size_bytes=size_bytes, preview=text),
@@ -85,11 +85,11 @@ _STRATEGIES: Final[dict[Saving, Strategy]] = {
     "compacted": "compact",
     "oldest_dropped": "truncate_oldest",
 }
-"""The means from the weakest to the strongest."""
+"""measure that fits a context into the window -> its name in the view, from the weakest measure on."""
 
 
 def model_input(event: events.ModelInput) -> ModelInput:
-    """Return what a model is about to be asked."""
+    """Return the input of a model call."""
     applied = event.strategy or ()
     strongest: Saving = max(applied, key=list(_STRATEGIES).index, default="full")
     return ModelInput(
@@ -113,7 +113,7 @@ def model_input(event: events.ModelInput) -> ModelInput:
 
 
 def usage(event: events.UsageReported) -> UsageReported:
-    """Return what a model call took."""
+    """Return the usage of a model call."""
     told = event.usage
     tokens = {}
     if told is not UNSET:
@@ -139,12 +139,12 @@ def usage(event: events.UsageReported) -> UsageReported:
 
 
 def decider(source: str) -> Decider:
-    """Return whose policy a source of ours is, or who decided."""
+    """Return the view's name for a policy source, or for the decider of a call."""
     return source if source in ("runtime", "user") else "nousd"  # type: ignore[return-value]
 
 
 def opinion(said: policy.PolicySource) -> PolicyOpinion | None:
-    """Return a policy's opinion; None if it has none."""
+    """Return the opinion of a policy; None if it abstained."""
     if said.decision == "abstain":
         return None
     return PolicyOpinion(
@@ -163,7 +163,7 @@ def snapshot(
 
 
 def to_executor(by: policy.ExecutedBy | UnsetType) -> Literal["nousd", "runtime"]:
-    """Return whether the agent program or one of our tools carried a call out."""
+    """Return who carried out a call: the agent program or the daemon."""
     return "runtime" if by == "runtime" else "nousd"
 
 
@@ -196,7 +196,7 @@ _CODES: Final[dict[str, ErrorCode]] = {
 _PASSING: Final = frozenset(
     {"rate_limit", "overloaded", "server_error", "timeout", "unreachable", "agent_failed"}
 )
-"""The categories of failed model calls, and the codes, after which the same work may succeed."""
+"""Temporary failures, as categories of model calls or as codes: the same work may succeed later."""
 
 _HINTS: Final[dict[ErrorCode, str]] = {
     "CONTEXT_TOO_LARGE": "compact the session, or choose a model with a larger window",
@@ -204,14 +204,14 @@ _HINTS: Final[dict[ErrorCode, str]] = {
     "RUNTIME_ERROR": "resume the session, or send the message again",
     "INTERNAL": "look into the daemon's log, then resume the session",
 }
-"""What to do where the log does not say."""
+"""code of the view -> hint, for errors without a hint in the log."""
 
 _MESSAGES: Final = {
     "error": "the run failed",
     "timeout": "the run was silent for too long",
     "interrupted": "the daemon was stopped during the run",
 }
-"""status -> message of a run that ended without one."""
+"""status -> message, for runs that ended without a message."""
 
 
 def task_end(end: events.AgentEnd, error: events.Error | None) -> Payload:

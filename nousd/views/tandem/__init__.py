@@ -1,6 +1,6 @@
-"""Sessions, messages, runs and events as Tandem's HTTP contract spells them.
+"""Sessions, messages, runs and events in the form of Tandem's HTTP contract.
 
-The structs are the bodies: ids end in ``ID``; times end in ``Ms`` and are milliseconds of the epoch,
-except a session's ``time``, which is in seconds. Keys without a value are left out unless the contract
-says ``null``.
+The structs are the bodies of replies. Keys of ids end in ``ID``; keys of times end in ``Ms`` and are
+milliseconds since the epoch, except a session's ``time``, which is in seconds. Keys without a value are
+left out unless the contract requires ``null``.
 """

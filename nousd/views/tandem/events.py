@@ -1,7 +1,7 @@
-"""Events of the log as the frames of Tandem's event stream.
+"""Rendering events of the log as the frames of Tandem's event stream.
 
-Each type of event that has a counterpart has one function (``session_events``, ``message_events``); the
-others become no frame.
+Each type of event that has a counterpart has one function (``session_events``, ``message_events``);
+events of other types have no frames.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _DECODERS: Final = {EVENT_TYPES[struct]: json_decoder(struct) for struct in _REN
 
 
 class _TandemView:
-    """Tandem's words for a stream of events."""
+    """The view in Tandem's vocabulary."""
 
     types = frozenset(_DECODERS)
     keepalive = None
 
     def hello(self, now_ms: int, run_id: str | None = None) -> list[RenderedFrame]:
-        """Return the frames by which Tandem's clients know that a stream has begun."""
+        """Return the frames that tell Tandem's clients that a stream has begun."""
         if run_id is not None:
             return _encode([Frame("run.stream.connected", {"runID": run_id})])
         ready = {"status": "ready", "transport": "sse", "timestamp_ms": now_ms}
@@ -57,7 +57,7 @@ TANDEM: Final[EventView] = _TandemView()
 
 
 def decode_line(line: bytes) -> LoggedEvent | None:
-    """Return the event of a line; None if its type becomes no frame."""
+    """Decode the event of a line; return None if its type has no frames."""
     logged = decode_event(line)
     decoder = _DECODERS.get(logged.type)
     if decoder is None:
@@ -79,8 +79,8 @@ def frames_of(logged: LoggedEvent) -> list[Frame]:
 
 
 def _without_delta(frame: Frame) -> Frame:
-    """Return a frame of joined deltas for a reader that has some of them: the text without ``delta``
-    replaces what the reader has, where a delta would be appended to it.
+    """Return a frame of joined deltas for a reader that already has some of them. Without ``delta``, the
+    frame's text replaces the reader's text; a delta would be appended to it.
     """
     properties = {key: value for key, value in frame.properties.items() if key != "delta"}
     return Frame(frame.type, properties, frame.envelope)
@@ -98,5 +98,5 @@ def _envelope(logged: LoggedEvent, index: int) -> Envelope:
 
 
 def _encode(frames: list[Frame]) -> list[RenderedFrame]:
-    # The type stands in the JSON, where Tandem's clients look for it.
+    # Tandem's clients read the type from the JSON.
     return [RenderedFrame(msgspec.json.encode(frame)) for frame in frames]

@@ -1,4 +1,4 @@
-"""Failures of runs, in the codes and texts of Tandem's contract."""
+"""Failures of runs, with the codes and texts of Tandem's contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DISPATCH_FAILED: Final = "ENGINE_DISPATCH_FAILED"
 
 
 class Kind(NamedTuple):
-    """A failed model call in the contract's words: ``category`` of the run, ``code`` of the error."""
+    """A failed model call in the contract: the ``category`` of the run and the ``code`` of the error."""
 
     category: str
     code: str
@@ -43,11 +43,11 @@ KINDS: Final = {
     "not_configured": Kind("missing_connection", _DISPATCH_FAILED),
     "agent_failed": Kind("runtime", _DISPATCH_FAILED),
 }
-"""category of a failed model call -> the contract's words."""
+"""category of a failed model call -> its category and code in the contract."""
 
 
 _ERRORS: Final = {"error": "error", "interrupted": "the daemon was stopped", "timeout": "timeout"}
-"""status of a run -> its error text where the run has none."""
+"""status of a run -> its error text, if the run has none."""
 
 
 class Failure(NamedTuple):
@@ -55,7 +55,7 @@ class Failure(NamedTuple):
 
     Args:
         code: the contract's code.
-        ended_at: RFC 3339, UTC.
+        ended_at: the time of the run's end, RFC 3339 in UTC.
     """
 
     code: str
@@ -69,10 +69,11 @@ class Failure(NamedTuple):
 
 
 def run_error(status: str, error: str | UnsetType, category: str | UnsetType = UNSET) -> str | None:
-    """Return a failed run's error for people; None if it did not fail.
+    """Return a failed run's error for people; None if the run did not fail.
 
     Args:
-        category: the category that the error begins with, for which the contract has other words.
+        category: the category with which the error begins. It is removed, because the contract has names
+            of its own for categories.
     """
     if error is UNSET:
         return _ERRORS.get(status)
@@ -80,7 +81,7 @@ def run_error(status: str, error: str | UnsetType, category: str | UnsetType = U
 
 
 def failure_category(category: str | UnsetType) -> str:
-    """Return the contract's category of a run that ended in an error."""
+    """Return the contract's category for a run that ended with an error."""
     kind = None if category is UNSET else KINDS.get(category)
     return "runtime" if kind is None else kind.category
 

@@ -1,4 +1,4 @@
-"""The frames of Tandem's event stream, and the types of the functions that render events as frames."""
+"""The frames of Tandem's event stream, and the types of the functions that render them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One event as the contract has it."""
+    """One event in the form of the contract."""
 
     type: str
     properties: dict[str, Any]
@@ -44,13 +44,13 @@ FrameBody = tuple[str, dict[str, Any]]
 """The type and the properties of a frame."""
 
 Renderer = Callable[[LoggedEvent, Any], Iterator[FrameBody]]
-"""Renders an event by itself, so that a stream can begin anywhere."""
+"""Renders an event without regard to others, so that a stream can begin anywhere."""
 
 Renderers = Mapping[type[Event], Renderer]
-"""type of an event -> what renders it."""
+"""type of an event -> its renderer."""
 
 
 def run_of(event: Any) -> dict[str, str]:
-    """Return the property that names an event's run, if it has one."""
+    """Return the property with the id of an event's run; empty if the event belongs to no run."""
     run_id = getattr(event, "run_id", UNSET)
     return {} if run_id is UNSET else {"runID": run_id}

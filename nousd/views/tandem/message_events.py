@@ -1,4 +1,4 @@
-"""Events within a run as Tandem's frames: messages, tool calls, questions."""
+"""Rendering events of messages, tool calls and questions as Tandem's frames."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nousd.wire.events.tools import ToolCallEvent, ToolExecutionEvent
 
 
 def _render_message_start(logged: LoggedEvent, event: events.MessageStart) -> Iterator[FrameBody]:
-    """Show a user's message as a whole; an assistant's appears with its first delta."""
+    """Render a user's message as a whole; an assistant's message appears with its first delta."""
     if event.role == "user" and event.text is not UNSET:
         yield _text_part(logged, event, event.text, delta=event.text, agent="user")
 
@@ -29,9 +29,9 @@ def _render_message_update(logged: LoggedEvent, event: events.MessageUpdate) -> 
 
 
 def _render_message_end(logged: LoggedEvent, event: events.MessageEnd) -> Iterator[FrameBody]:
-    """Show the whole text, in a part without ``delta``."""
-    # Only an answer has a stop reason. With ``text_ref`` the event has just the beginning of the text,
-    # but the deltas brought all of it.
+    """Render the whole text, in a part without ``delta``."""
+    # Only an answer has a stop reason. With ``text_ref`` the event has only the beginning of the text,
+    # but the reader has the whole text from the deltas.
     if event.stop_reason is not UNSET and event.text and event.text_ref is UNSET:
         yield _text_part(logged, event, event.text)
 
@@ -94,7 +94,7 @@ def _render_permission_requested(
 def _render_decision(
     logged: LoggedEvent, event: events.ToolCallApproved | events.ToolCallDenied
 ) -> Iterator[FrameBody]:
-    """Render the decision on a request; a call decided without a request has no frame."""
+    """Render the decision on an approval request; a call decided without a request has no frame."""
     where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
     if event.by == "timeout":
         message_id = call_ref(event).message_id

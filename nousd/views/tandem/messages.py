@@ -1,7 +1,7 @@
-"""The transcript as the contract has it: messages made of parts.
+"""The transcript in the form of the contract: messages that consist of parts.
 
-In our log a tool's result is an entry of its own; here it is in the part of its call. In our log a run's
-failure is not an entry; here it is the last text of the run.
+In the transcript of v1, the result of a tool is an entry of its own; here it is in the part of its call.
+In v1 the failure of a run is not an entry; here it is the last text of the run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nousd.wire.objects.entries import Attachment, Entry, MessageEntry, ToolCall
 
 
 class MessageTime(msgspec.Struct, frozen=True):
-    """Seconds of the epoch."""
+    """Times in seconds since the epoch."""
 
     created: int
 
@@ -33,7 +33,9 @@ class MessageInfo(Body, frozen=True, kw_only=True):
 
 
 class Part(Body, frozen=True, kw_only=True):
-    """``text`` and ``reasoning`` have ``text``; ``tool`` has ``tool``, ``args`` and the outcome."""
+    """A part of a message. Types ``text`` and ``reasoning`` have ``text``; type ``tool`` has ``tool``,
+    ``args`` and the outcome.
+    """
 
     type: Literal["text", "reasoning", "tool"]
     text: str | None = None
@@ -84,7 +86,7 @@ def last_answer_text(told: Sequence[Message]) -> str:
 def _add_failure(
     messages: list[Message], session_id: str, last: MessageEntry, failure: Failure
 ) -> None:
-    """Append a failure as the last text of its run: in the interrupted answer, or else in a message."""
+    """Add a failure as the last text of its run: in the interrupted answer, or else as a new message."""
     part = Part(type="text", text=failure.text)
     if last.role == "assistant" and last.error is not UNSET:
         messages[-1].parts[-1] = part
@@ -111,7 +113,7 @@ def _info(
 
 
 def _parts(entry: MessageEntry, results: dict[str | None, MessageEntry]) -> Iterator[Part]:
-    """Yield the parts of an entry; an error comes last, which ``_add_failure`` relies on."""
+    """Yield the parts of an entry. An error comes last; ``_add_failure`` relies on that."""
     if entry.reasoning is not UNSET:
         yield Part(type="reasoning", text=entry.reasoning)
     if text := "\n".join(_texts(entry)):

@@ -1,4 +1,4 @@
-"""Tool calls that wait for approval, the decisions on them, and the rules in force."""
+"""Approval requests, the decisions on them, and the rules in force, in the form of the contract."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_ALL: Final = "granted for this workspace"
 
 
 class AskedPermission(Body, frozen=True, kw_only=True):
-    """A tool call that waits for approval; ``status`` is always pending, as no others are listed."""
+    """A tool call that waits for approval; ``status`` is always pending, since only these are listed."""
 
     id: str
     session_id: str
@@ -43,7 +43,7 @@ class AskedPermission(Body, frozen=True, kw_only=True):
 
 
 class StandingRule(Body, frozen=True, kw_only=True):
-    """A rule in force. Its id is the whole rule; ``origin`` tells people where it comes from."""
+    """A rule in force. Its id contains the whole rule; ``origin`` describes its source for people."""
 
     id: str
     permission: str
@@ -53,7 +53,9 @@ class StandingRule(Body, frozen=True, kw_only=True):
 
 
 class AskedPermissions(msgspec.Struct, frozen=True, kw_only=True):
-    """Pending requests, and the rules in force. Past decisions are in the log and not here."""
+    """Pending requests, and the rules in force. ``decisions`` is always empty: past decisions are in the
+    log.
+    """
 
     requests: list[AskedPermission]
     rules: list[StandingRule]
@@ -66,15 +68,15 @@ def request_id(event: ToolCallEvent) -> str:
 
 
 class NamedCall(NamedTuple):
-    """An attempt of a tool call; the last one if ``attempt`` is None."""
+    """An attempt at a tool call; the last one if ``attempt`` is None."""
 
     tool_call_id: str
     attempt: int | None
 
 
 def parse_request_id(request: str) -> NamedCall:
-    """Return the call of a request id. The id of a call is accepted too, since the parts of a message
-    have only that.
+    """Return the call of a request id. The id of a call is also accepted, because the parts of a message
+    have only that id.
     """
     tool_call_id, _, attempt = request.rpartition(_ATTEMPT)
     is_number = attempt.isascii() and attempt.isdecimal() and len(attempt) <= _ATTEMPT_DIGITS_MAX
@@ -95,13 +97,13 @@ _REPLIES: Final[dict[ConfirmDecision, str]] = {
     "deny": "deny",
     "deny_session": "reject",
 }
-"""our decision -> the contract's name."""
+"""decision in v1 -> reply in the contract."""
 
 Decision = ToolCallApproved | ToolCallDenied
 
 
 def user_reply(event: Decision) -> str:
-    """Return the user's reply; logs of earlier versions do not say whether it made a rule."""
+    """Return the user's reply. Logs of earlier versions do not record whether the reply made a rule."""
     if event.decision is UNSET:
         return "once" if isinstance(event, ToolCallApproved) else "deny"
     return _REPLIES[event.decision]
@@ -149,7 +151,7 @@ def render_permission(request: PermissionRequested) -> AskedPermission:
         tool=request.tool_name,
         args=request.args,
         query=request.reason,
-        # A daemon of an earlier version does not tell it.
+        # Earlier versions of the daemon do not send it.
         requested_at_ms=milliseconds_or_none(request.requested_at),
         expires_at_ms=milliseconds(request.expires_at),
         action_digest=request.input_hash,

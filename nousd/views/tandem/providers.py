@@ -1,4 +1,4 @@
-"""The model catalogue as the contract lists it: by provider."""
+"""The model catalogue in the form of the contract: by provider."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nousd.wire.responses import Models
 from nousd.wire.responses.models import ModelSummary, ProviderSummary
 
 DEFAULT_PROVIDER: Final = "local"
-"""The default if no provider is the default."""
+"""The provider that is reported as the default if none is marked as the default."""
 
 
 class ModelLimit(msgspec.Struct, frozen=True):
@@ -29,9 +29,9 @@ class Model(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Provider(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A provider with its models by name. ``catalog_source`` says where the list comes from;
-    ``catalog_status`` is ``unavailable`` if the provider cannot be used, such as without a key, and
-    ``error`` if its server did not list its models; ``catalog_message`` tells why.
+    """A provider with its models by name. ``catalog_source`` is the origin of the list.
+    ``catalog_status`` is ``unavailable`` if the provider cannot be used, for example without a key, and
+    ``error`` if its server did not list its models; ``catalog_message`` is the reason.
     """
 
     id: str
@@ -55,7 +55,7 @@ _SOURCES: Final[dict[str, Literal["remote", "config", "empty"]]] = {
     "config": "config",
     "none": "empty",
 }
-"""our source of the list -> the contract's name."""
+"""source of the list in v1 -> its name in the contract."""
 
 
 def render_catalog(listed: Models) -> Catalog:

@@ -1,4 +1,4 @@
-"""Questions of tools that wait for the user, and the answers to them."""
+"""Pending questions of tools, and the answers to them, in the form of the contract."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nousd.wire.events.tools import ToolCallEvent
 from nousd.wire.objects.questions import QuestionAnswer, UserQuestion
 
 _SEPARATOR: Final = ", "
-"""Separates the chosen options of an answer that is one text."""
+"""Separates the chosen options in an answer that is a single text."""
 
 
 class Option(msgspec.Struct, frozen=True):
@@ -36,14 +36,14 @@ class Question(msgspec.Struct, frozen=True):
 
 
 class CallRef(msgspec.Struct, frozen=True, rename={"call_id": "callID", "message_id": "messageID"}):
-    """A tool call, and the message it is part of."""
+    """A tool call, and the message of which it is a part."""
 
     call_id: str
     message_id: str
 
 
 class AskedQuestion(Body, frozen=True, kw_only=True):
-    """The pending questions of one call. ``text`` and ``choices`` are those of the first one, for a
+    """The pending questions of one call. ``text`` and ``choices`` belong to the first question, for a
     client that reads only these.
     """
 
@@ -72,7 +72,7 @@ def render_question_request(asked: QuestionAsked) -> AskedQuestion:
 
 
 def call_ref(event: ToolCallEvent) -> CallRef:
-    """Return the call of an event, and the message it is part of."""
+    """Return the call of an event, and the message of which it is a part."""
     return CallRef(event.tool_call_id, event.tool_call_id.rpartition(".")[0])
 
 
@@ -91,15 +91,15 @@ def render_question(asked: UserQuestion) -> Question:
 
 
 def join_answer(answer: QuestionAnswer) -> str:
-    """Return an answer as one text."""
+    """Return an answer as a single text."""
     own = () if answer.text is UNSET else (answer.text,)
     return _SEPARATOR.join((*answer.chosen, *own))
 
 
 def parse_answer(asked: UserQuestion, given: str | Iterable[str]) -> QuestionAnswer:
-    """Return a client's answer to a question: labels of options are choices, anything else is free text.
+    """Parse a client's answer to a question: labels of options are choices, anything else is free text.
 
-    A question that takes several choices also accepts them in one text, as ``join_answer`` writes them.
+    A question with several choices also accepts them in a single text, in the form of ``join_answer``.
     """
     labels = {option.label for option in asked.options}
     words = [given] if isinstance(given, str) else list(given)

@@ -1,4 +1,4 @@
-"""Runs as the contract spells them."""
+"""Runs in the form of the contract."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nousd.views.tandem.values import Body, milliseconds, or_none
 from nousd.wire.responses.runs import ActiveRun
 
 TENANT: Final = {"org_id": "local", "workspace_id": "local", "source": "local_implicit"}
-"""The owner of a session; here always the one user of this machine."""
+"""The owner of a session: always the one user of this machine."""
 
 DEFERRED: Final = "active_run"
 """The reason why a session was not deleted."""
@@ -29,7 +29,7 @@ def attach_path(session_id: str, run_id: str) -> str:
 
 
 def context_run_id(session_id: str) -> str:
-    """Return the id by which the contract links what belongs to a session's runs."""
+    """Return the id under which the contract groups the runs of a session."""
     return f"session-{session_id}"
 
 
@@ -44,7 +44,7 @@ _CHANNELS: Final = {
     "question.replied": "tool",
     "todo.updated": "tool",
 }
-"""type of a frame -> its channel; of any other ``system``, of a part of a tool call ``tool``."""
+"""type of a frame -> its channel. Other types have ``system``, a part of a tool call has ``tool``."""
 
 
 def to_run_frame(frame: Frame) -> Frame:
@@ -77,7 +77,7 @@ class RunFacts(Body, frozen=True, kw_only=True):
 
 
 class AttachableRun(RunFacts, frozen=True, kw_only=True):
-    """An active run, with the path of its events."""
+    """An active run, with the path of its event stream."""
 
     attach_event_stream: str
 
@@ -97,7 +97,7 @@ class Idle(msgspec.Struct, frozen=True):
 
 
 class ActiveRunOfConflict(RunFacts, frozen=True, kw_only=True, omit_defaults=False):
-    """The active run in a conflict, where unknown fields are null."""
+    """The active run in a conflict; unknown fields are null."""
 
 
 class Conflict(Body, frozen=True, kw_only=True, omit_defaults=False):
@@ -113,7 +113,9 @@ class Conflict(Body, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Started(Body, frozen=True, kw_only=True):
-    """A started run. If the same key started it before, ``idempotentReplay`` and the session are set."""
+    """A started run. If an earlier request with the same key started it, ``idempotentReplay`` and the
+    session are set.
+    """
 
     run_id: str
     context_run_id: str

@@ -1,4 +1,4 @@
-"""Events of sessions and their runs as Tandem's frames."""
+"""Rendering events of sessions and their runs as Tandem's frames."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from nousd.wire.events.base import EndStatus
 
 
 class _RunEnd(NamedTuple):
-    """The end of a run in Tandem's words.
+    """The end of a run in Tandem's vocabulary.
 
     Args:
-        shown: the state of the session after it.
-        category: of the failure; None if there was none, or if it depends on the error.
+        status: the status of the run.
+        shown: the status of the session after the run.
+        category: the category of the failure; None without a failure, or if it depends on the error.
     """
 
     status: str
@@ -71,7 +72,7 @@ def _render_session_deleted(
 def _render_session_restored(
     _logged: LoggedEvent, event: events.SessionRestored
 ) -> Iterator[FrameBody]:
-    # To lists that dropped it, it is a new one.
+    # For clients that removed the session from their lists, it is a new session.
     yield "session.created", {"sessionID": event.session_id, "tenantContext": TENANT}
 
 
@@ -154,7 +155,8 @@ def _render_agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[F
     category = failure_category(event.category) if event.status == "error" else ended.category
     failed = {} if error is None else {"error": error}
     yield "session.updated", {**where, "status": ended.shown}
-    # The frame that ends the run comes last: clients that stop at it must know that the session is idle.
+    # The frame that ends the run comes last: clients that stop reading there must already know that the
+    # session is idle.
     yield "session.status", {**where, "status": ended.shown, **failed}
     yield (
         "session.run.finished",

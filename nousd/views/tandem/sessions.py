@@ -1,4 +1,4 @@
-"""Sessions and their to-do lists as the contract spells them."""
+"""Sessions and their to-do lists in the form of the contract."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_TITLE: Final = "New session"
 
 
 class SessionTime(msgspec.Struct, frozen=True):
-    """Seconds of the epoch."""
+    """Times in seconds since the epoch."""
 
     created: int
     updated: int
@@ -36,7 +36,7 @@ class ModelRef(
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The machine that the session's tools run on."""
+    """The machine on which the session's tools run."""
 
     os: str
     arch: str
@@ -47,10 +47,10 @@ class Environment(msgspec.Struct, frozen=True):
 class Session(Body, frozen=True, kw_only=True):
     """A session. ``directory`` and ``workspaceRoot`` are the same; ``messages`` is empty in lists.
 
-    ``attachedFromWorkspace`` and the fields after it are set once the session was moved. ``archived``
-    and ``createdAtMs`` are fields that clients know and the engine leaves out; ``unread`` is ours, and
-    set where there is something that no client of the user has marked as seen. ``ok`` is set in the
-    reply to ``attach``, where one client looks for it.
+    The fields whose names begin with ``attach`` are set once the session has been moved. ``archived``
+    and ``createdAtMs`` are fields that clients know and the engine leaves out. ``unread``, an addition
+    of nousd, is true if the session has entries that no client of the user has marked as seen. ``ok`` is
+    set in the reply to ``attach``, where one client expects it.
     """
 
     id: str
@@ -79,8 +79,8 @@ class Session(Body, frozen=True, kw_only=True):
 
 
 class ChangedSession(Session, frozen=True, kw_only=True):
-    """A changed session. The engine spells its keys differently there, so each is here in both
-    spellings, except those within ``time`` and ``model``.
+    """A session in the reply to a change. The engine spells the keys of this reply differently, so each
+    key occurs in both spellings, except those within ``time`` and ``model``.
     """
 
     project: str = msgspec.field(name="project_id")
@@ -98,7 +98,7 @@ class ChangedSession(Session, frozen=True, kw_only=True):
 def render_changed_session(record: SessionRecord) -> ChangedSession:
     """Return a session for the reply to a change."""
     told = msgspec.structs.asdict(render_session(record))
-    # What a changed session has beyond a session is spelled as our own field of the same value.
+    # The key of each added field is the Python name of the session's field with the same value.
     added = msgspec.structs.fields(ChangedSession)[len(told) :]
     return ChangedSession(**told, **{field.name: told[field.encode_name] for field in added})
 
@@ -106,7 +106,7 @@ def render_changed_session(record: SessionRecord) -> ChangedSession:
 def render_session(
     record: SessionSummary, messages: Sequence[Message] = (), *, ok: bool = False
 ) -> Session:
-    """Return a session, with these messages."""
+    """Return a session with these messages."""
     return Session(
         id=record.session_id,
         title=DEFAULT_TITLE if record.title is UNSET else record.title,
@@ -130,14 +130,14 @@ def render_session(
 
 
 def _parent_of(record: SessionSummary) -> str | None:
-    """Return the session that this one is a branch, a child or a task of."""
+    """Return the id of the session of which this one is a branch, a child or a task; None if none."""
     if record.origin is not UNSET:
         return record.origin.session_id
     return or_none(record.parent_id)
 
 
 def _attachment(record: SessionRecord) -> dict[str, Any]:
-    """Return the fields that only a whole record has: from where the session was moved, and why."""
+    """Return the fields about the move of a session, which only a ``SessionRecord`` has."""
     attached_from = or_none(record.attached_from)
     return {
         "origin_workspace_root": or_none(record.origin_workspace),

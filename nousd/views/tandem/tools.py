@@ -1,7 +1,7 @@
-"""Names of tools in the contract, and our tools that they stand for.
+"""Mapping the contract's names of tools to tools of nousd.
 
-A name that the engine does not know is the tool of the same name here. This module does not know
-which tools are registered.
+A name that is not in the table is the tool of nousd with the same name. This module does not know which
+tools are registered.
 """
 
 from __future__ import annotations
@@ -35,14 +35,13 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
     "webfetch_html": ("web_fetch",),
     "websearch": (),
 }
-"""tool of the engine -> our tools that do the same, none if there are none; a name that is missing here
-is the tool of the same name."""
+"""tool of the engine -> the equivalent tools of nousd, possibly none."""
 
 _OF_SERVER: Final = "mcp."
 
 
 def tools_of(name: str) -> tuple[str, ...]:
-    """Return our names for a name in the contract; ``*`` matches any characters."""
+    """Return nousd's names for a name in the contract; ``*`` matches any characters."""
     theirs = _canonical(name)
     if theirs.startswith(_OF_SERVER):
         return ("__".join(name.strip().split(".", 2)),)
@@ -51,13 +50,13 @@ def tools_of(name: str) -> tuple[str, ...]:
     meant = [
         ours for tool, several in _OURS.items() if fnmatchcase(tool, theirs) for ours in several
     ]
-    # Our names that the pattern itself matches would be redundant.
+    # Names of nousd that the pattern itself matches would be redundant.
     return tuple(dict.fromkeys((name, *(ours for ours in meant if not fnmatchcase(ours, name)))))
 
 
 def list_ruled_tools(name: str) -> tuple[str, ...]:
-    """Return the tools that a rule names: those of ``tools_of`` for the name as given, and as the engine
-    would write it. Otherwise a rule about ``Bash`` would match no tool and decide nothing.
+    """Return the tools that a rule covers: those of ``tools_of`` for the name as given, and for its
+    spelling in the engine. Without the latter, a rule about ``Bash`` would match no tool.
     """
     theirs = _canonical(name)
     spelled = (name,) if theirs.startswith(_OF_SERVER) else (name, theirs)
@@ -65,7 +64,7 @@ def list_ruled_tools(name: str) -> tuple[str, ...]:
 
 
 def is_same_tool(one: str, other: str) -> bool:
-    """Return whether two names in the contract are the same one."""
+    """Return whether two names in the contract denote the same tool."""
     return _canonical(one) == _canonical(other)
 
 
@@ -73,7 +72,7 @@ def list_allowed_tools(names: Iterable[str], there: Iterable[str] = ()) -> tuple
     """Return the tools that a list of names allows.
 
     Args:
-        there: the registered tools, among which names with ``*`` are looked up.
+        there: the registered tools, among which names with ``*`` are resolved.
     """
     found: dict[str, None] = {}
     for tool in (tool for name in names for tool in tools_of(name)):

@@ -1,4 +1,4 @@
-"""Keys and values as the contract spells them: camelCase with ids in capitals, times as numbers."""
+"""Keys and values in the form of the contract: camelCase with ``ID`` in capitals, times as numbers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ T = TypeVar("T")
 
 
 def milliseconds(ts: str) -> int:
-    """Return the milliseconds of the epoch of an RFC 3339 time."""
+    """Return an RFC 3339 time in milliseconds since the epoch."""
     return round(datetime.fromisoformat(ts).timestamp() * 1000)
 
 
 def milliseconds_or_none(ts: str | UnsetType) -> int | None:
-    """Return the milliseconds of the epoch of a time, or None if it is not set."""
+    """Return an RFC 3339 time in milliseconds since the epoch; None if it is not set."""
     return None if ts is UNSET else milliseconds(ts)
 
 
 def seconds(ts: str) -> int:
-    """Return the whole seconds of the epoch of an RFC 3339 time."""
+    """Return an RFC 3339 time in whole seconds since the epoch."""
     return int(datetime.fromisoformat(ts).timestamp())
 
 
 def or_none(value: T | UnsetType) -> T | None:
-    """Return the value, or None if it is not set."""
+    """Return the value; None if it is not set."""
     return None if value is UNSET else value
 
 
@@ -38,4 +38,4 @@ def tandem_key(name: str) -> str:
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=tandem_key):
-    """Base of bodies with such keys. Fields that have their default are left out."""
+    """Base of bodies with keys made by ``tandem_key``. Fields with their default value are left out."""
