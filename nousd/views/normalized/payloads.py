@@ -272,8 +272,8 @@ class ToolCallDenied(CallPayload, frozen=True, kw_only=True):
 
 
 class ToolCallStarted(CallPayload, frozen=True, kw_only=True):
-    """The call is about to take effect. With ``replayed`` it has no effect: its stored result is
-    returned again. With ``gated`` false, the agent program ran it without asking.
+    """The call is about to run. With ``replayed`` it does not run again: its stored result is returned.
+    With ``gated`` false, the agent program had already run it without asking.
     """
 
     executed_by: Literal["nousd", "runtime"]
