@@ -27,8 +27,8 @@ class Follower:
 
     Args:
         socket_path, wanted: as for ``Subscription``. Without ``after``, the first event is the next one
-            in the log. ``keepalive_seconds`` is ``KEEPALIVE_SECONDS`` by default; a connection without a
-            keep-alive for three times as long counts as lost.
+            in the log. ``keepalive_seconds`` is ``KEEPALIVE_SECONDS`` by default; a connection that is
+            silent for three times as long counts as lost.
         retry: how to reconnect.
         timeout_seconds: for connecting and for the daemon's answer, each time.
         on_interruption: called whenever the connection is lost, and for each attempt that fails.

@@ -38,11 +38,10 @@ _IDS_OF_CLIENTS: Final = ("client_message_id", "client_call_id")
 
 
 class Client(Asking):
-    """A daemon, reached by any means. Use it as an async context manager; it connects on the first
-    request.
+    """A client of one daemon. Use it as an async context manager; it connects on the first request.
 
     Args:
-        where: the path of its command socket, or a ``Dial``.
+        where: the path of the daemon's command socket, or a ``Dial``.
         timeout_seconds: the default for each request, from the call to the answer.
         patience_seconds: how much of that time to wait for a daemon that does not listen, for example
             while it restarts.

@@ -301,7 +301,7 @@ class _Exchange:
         self.is_gone = False
 
     async def run(self, app: ASGIApp) -> None:
-        """Let the application respond. If it raises an exception, send a response first."""
+        """Let the application respond. If it raises an exception, the client still gets a response."""
         if not _has_body(self._request):
             await self._read_end()
             if self._connection.has_more_after_last:

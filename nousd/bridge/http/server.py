@@ -8,7 +8,7 @@ A connection is a stranger until a credential is accepted on it. When there are 
 too few free places, the oldest stranger is cut, so idle connections without a credential cannot keep
 clients out.
 
-It knows no routes: it serves an ASGI application.
+This module knows no routes: it serves an ASGI application.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ def _spell_once(schema: Json) -> Json:
 
 
 def _members(shape: Any) -> tuple[Any, ...]:
-    """Return the members of a union: msgspec accepts a union of structs only if they are tagged."""
+    """Return the members of a union, because msgspec rejects a union of structs without tags."""
     return get_args(shape) if isinstance(shape, UnionType) else (shape,)
 
 

@@ -11,7 +11,7 @@ from nousd.wire.objects.entries import Sampling
 
 
 class RequestBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the bodies of requests; ``routing.request_fields`` treats unknown keys."""
+    """Base of the bodies of requests; ``routing.request_fields`` handles unknown keys."""
 
 
 class ModelBody(RequestBody, frozen=True, kw_only=True):

@@ -205,7 +205,7 @@ async def _prompt_async(call: Call) -> Response:
     streams=True,
 )
 async def _prompt_sync(call: Call) -> Response:
-    """Start a run; reply with all messages at its end, or with a stream of events."""
+    """Start a run; reply with all messages or the last answer at its end, or with a stream of events."""
     streams = "text/event-stream" in call.request.headers.get("accept", "").lower()
     if streams:
         await call.services.responders.expect_reader(call.path["id"])

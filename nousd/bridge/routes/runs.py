@@ -34,7 +34,7 @@ async def get_active_run(daemon: Client, session_id: str) -> ActiveRun | None:
     """Return the active run of a session.
 
     Raises:
-        Refused: there is no such session.
+        Refused: the session does not exist.
     """
     state = await daemon.ask(GetState(session_id=session_id))
     return next((run for run in state.runs if run.session_id == session_id), None)

@@ -123,6 +123,6 @@ async def _mark_seen(call: Call) -> Response:
     replies={200: Session},
 )
 async def _restore(call: Call) -> Response:
-    """Keep a session whose deletion is scheduled."""
+    """Cancel the scheduled deletion of a session."""
     await call.daemon.ask(RestoreSession(session_id=call.path["id"]))
     return json_reply(render_session(await get_record(call)))

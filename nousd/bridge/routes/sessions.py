@@ -109,7 +109,7 @@ async def get_record(call: Call) -> SessionRecord:
     """Return the session in the path.
 
     Raises:
-        Refused: there is no such session.
+        Refused: the session does not exist.
     """
     return (await call.daemon.ask(GetSession(session_id=call.path["id"]))).session
 
@@ -189,7 +189,7 @@ async def _patch(call: Call) -> Response:
     "/session/{id}", sends=("delete_session",), replies={200: Deleted}, query=DeleteQuery
 )
 async def _delete(call: Call) -> Response:
-    """Delete a session; if it has an active run, stop that instead."""
+    """Delete a session; if it has an active run, stop the run instead."""
     query: DeleteQuery = call.query
     wanted = DeleteSession(session_id=call.path["id"], abort=True, undo_seconds=query.undo_seconds)
     done = await call.daemon.ask(wanted)

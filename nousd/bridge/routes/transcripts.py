@@ -55,7 +55,7 @@ async def read_session(daemon: Client, session_id: str) -> tuple[SessionRecord, 
     """Return a session and its messages from the root to the leaf, pending appended ones included.
 
     Raises:
-        Refused: there is no such session.
+        Refused: the session does not exist.
         AnswerInvalid: the daemon is too old for this request.
     """
     now = await daemon.ask(GetSession(session_id=session_id, messages=PAGE_ROWS_MAX))
@@ -129,7 +129,7 @@ async def read_prompt_text(daemon: Client, session_id: str) -> str | None:
     """Return the newest text of the user that is not a steer or follow-up; None if there is none.
 
     Raises:
-        Refused: there is no such session.
+        Refused: the session does not exist.
     """
     wanted = GetMessages(session_id=session_id, limit=_NEWEST)
     while True:
@@ -149,7 +149,7 @@ def _is_prompt(entry: MessageEntry) -> bool:
 async def _read_failures(
     daemon: Client, failed: Iterable[RunRecord], entries: Iterable[Entry]
 ) -> dict[str, Failure]:
-    """Return the failures of the failed runs that have entries among these, by run id."""
+    """Return run id -> failure, for the failed runs to which one of the entries belongs."""
     run_ids = _runs_of(entries)
     return {
         run.run_id: await _read_failure(daemon, run, is_looked_up=index < FAILURES_MAX)

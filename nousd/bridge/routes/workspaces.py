@@ -30,7 +30,7 @@ class Attach(RequestBody, frozen=True, kw_only=True):
 
 
 class Override(RequestBody, frozen=True, kw_only=True):
-    """The duration; one out of bounds becomes the nearest bound."""
+    """The duration in seconds; a value out of bounds is replaced by the nearest bound."""
 
     ttl_seconds: Annotated[int, Meta(ge=-(2**53), le=2**53)] = 900
 

@@ -30,7 +30,7 @@ class Services(NamedTuple):
     Args:
         daemon: the client through which commands are sent.
         hub: the daemon's events, for streams.
-        responders: the clients that may answer an approval or a question.
+        responders: the clients that may answer an approval request or a question.
         meters: the counters behind ``/metrics``.
         bodies: the memory budget for large request bodies.
         credentials: opens and ends browser sessions.
@@ -59,7 +59,7 @@ class Call(NamedTuple):
         path: the parameters of the path.
         query: an instance of the row's ``query``.
         body: an instance of the row's ``body``.
-        caller: the known client that sent it.
+        caller: the kind of client that sent the request.
         request: the request itself, for headers.
         view: the ``view`` of the row.
     """

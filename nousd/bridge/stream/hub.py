@@ -102,7 +102,7 @@ class Hub:
     # --- following the log -------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Follow the log until its daemon is gone for good."""
+        """Follow the log until ``retry`` gives up on the daemon."""
         backoff = Backoff(self._retry)
         try:
             while True:

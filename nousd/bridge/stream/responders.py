@@ -167,7 +167,7 @@ class Responders:
             del self._watches[seen]
 
     async def _declare(self, watch: _Watch, seen: _Scope, backoff: Backoff) -> None:
-        """Declare a scope until it has no clients. Raise ClientError if the daemon is gone."""
+        """Declare a scope until it has no clients. Raise ClientError if the daemon disconnects."""
         wanted = Subscribe(
             session_id=seen.session_id,
             run_id=seen.run_id,
@@ -186,7 +186,7 @@ async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
 
     Readers get their events from the hub. The end of the declaration is recorded in the same step of the
     event loop in which it is decided, so that a later client waits for the next declaration. Raise
-    ClientError if the daemon is gone.
+    ClientError if the daemon disconnects.
     """
     lost: ClientError | None = None
 

@@ -108,7 +108,7 @@ class _EventStream(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":
-            # The reply has no body, and an endless one would block the next request on the connection.
+            # A reply to HEAD has no body, and an endless stream would block the next request.
             await self._chunks.aclose()
         await super().__call__(scope, receive, send)
 

@@ -76,7 +76,7 @@ def render_messages(
 
 
 def last_answer_text(told: Sequence[Message]) -> str:
-    """Return the text of the last answer, "" if there is none."""
+    """Return the text of the last answer; "" if there is none."""
     for message in reversed(told):
         if message.info.role == "assistant":
             return "\n".join(part.text or "" for part in message.parts if part.type == "text")

@@ -140,7 +140,7 @@ def render_run_state(session_id: str, run: ActiveRun | None) -> RunNow | Idle:
 
 
 def render_run(run: ActiveRun) -> RunFacts:
-    """Return an active run."""
+    """Return an active run in the form of the contract."""
     return RunFacts(
         run_id=run.run_id,
         started_at_ms=milliseconds(run.started_at),

@@ -154,7 +154,7 @@ def project_id(workspace: str) -> str:
 
 
 ENVIRONMENT: Final = Environment(platform.system().lower(), platform.machine().lower())
-"""This machine."""
+"""The environment of this machine."""
 
 
 class TodoItem(msgspec.Struct, frozen=True, omit_defaults=True):
