@@ -19,17 +19,17 @@ from nousd.machine.context.model_input import ModelInput
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
 IDLE_TIMEOUT_SECONDS: Final = 300.0
-"""Default of how long a server may be silent, before its answer and within it."""
+"""Default limit of a server's silence, before its answer and within it."""
 
 CONNECT_TIMEOUT_SECONDS: Final = 10.0
-"""Default of how long connecting to a server may take."""
+"""Default time limit of connecting to a server."""
 
 FinishReason = Literal["stop", "length", "tool_use"]
 
 
 class TextDelta(msgspec.Struct, frozen=True):
-    """A piece of the answer. Neighbouring pieces that arrived in one read may be joined; white space
-    is content; never empty.
+    """A piece of the answer's text; never empty. White space is content. Neighbouring pieces that
+    arrive in one read may be joined.
     """
 
     text: str
@@ -42,8 +42,8 @@ class ReasoningDelta(msgspec.Struct, frozen=True):
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True):
-    """One complete call, in the order of the model's own indexes. ``arguments`` is the raw JSON text
-    as the model wrote it, which need not be valid.
+    """One complete tool call. Calls come in the order of the model's indexes. ``arguments`` is the
+    JSON text as the model wrote it, which may be invalid.
     """
 
     id: str
@@ -59,15 +59,15 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class UsageSoFar(msgspec.Struct, frozen=True):
-    """The usage of the call so far, in case it does not end; the last one counts. For servers that
-    report it before the end, for example at the start.
+    """The usage of the call so far, which counts if the call does not finish. Each report replaces the
+    one before. Sent if the server reports usage before the end.
     """
 
     usage: Usage
 
 
 class ReasoningKept(msgspec.Struct, frozen=True):
-    """Reasoning that this provider needs back with the next call, in its own form. Not for display."""
+    """Reasoning that the provider needs back with the next call, in its own format. Not for display."""
 
     block: ReasoningBlock
 
@@ -75,7 +75,8 @@ class ReasoningKept(msgspec.Struct, frozen=True):
 class Retrying(msgspec.Struct, frozen=True):
     """An attempt failed before any content and will be repeated after ``delay_seconds``.
 
-    ``attempt`` is the one that failed, counted from 1; ``cause`` reads like ``http 503: overloaded``.
+    ``attempt`` is the number of the failed attempt, from 1; ``cause`` reads like
+    ``http 503: overloaded``.
     """
 
     attempt: int
@@ -85,10 +86,10 @@ class Retrying(msgspec.Struct, frozen=True):
 
 
 class Alive(msgspec.Struct, frozen=True):
-    """The server sent something that is not a piece yet, such as a part of a long tool call.
+    """The server sent data that does not complete a piece, such as a part of a long tool call.
 
-    ``held_bytes`` is the size of all arguments that this attempt has received so far and not passed
-    on, so that their receiver can stop the call while they are still coming.
+    ``held_bytes`` is the size of the arguments that this attempt has received and not yet passed on,
+    so that the receiver can stop the call before they are complete.
     """
 
     held_bytes: int = 0
@@ -106,18 +107,20 @@ Piece = (
 )
 
 Receive = Callable[[Piece], Awaitable[None]]
-"""Receives one piece; may wait, which slows the reading of the stream."""
+"""Receives one piece. If it waits, reading the stream waits too."""
 
 
 class Recorder(Protocol):
-    """Receives one exchange with a model server, byte for byte. Neither waits nor fails; sees no key."""
+    """Receives one exchange with a model server, byte for byte, without the key. Neither waits nor
+    fails.
+    """
 
     def request(self, path: str, body: bytes) -> None:
         """Record the request; ``path`` follows the API's base."""
         ...
 
     def response(self, status: int, content_type: str) -> None:
-        """Take the head of the response."""
+        """Record the head of the response."""
         ...
 
     def chunk(self, data: bytes) -> None:
@@ -144,7 +147,7 @@ class _NullRecorder:
 UNRECORDED: Final[Recorder] = _NullRecorder()
 
 Record = Callable[[], Recorder]
-"""Returns the recorder of the next exchange; each attempt is one."""
+"""Returns the recorder of the next exchange; each attempt is an exchange."""
 
 
 Blobs = Mapping[str, bytes]
@@ -167,7 +170,7 @@ class Provider(Protocol):
         ...
 
     def context_window(self, model: str) -> int:
-        """Return how many tokens the model accepts, as far as known."""
+        """Return the model's context window in tokens, or an assumed one if it is unknown."""
         ...
 
     def accepts(self, model: str, media_type: str) -> bool:
@@ -178,7 +181,7 @@ class Provider(Protocol):
         """Return the names of the models, as the server lists them.
 
         Raises:
-            ProviderError: it refused, cannot be reached, or its list could not be read.
+            ProviderError: the server refused, cannot be reached, or sent an unreadable list.
         """
         ...
 
@@ -197,5 +200,5 @@ class Provider(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close what is kept between calls, such as idle connections. Never fails."""
+        """Release resources kept between calls, such as idle connections. Never fails."""
         ...

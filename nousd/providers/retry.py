@@ -1,6 +1,6 @@
 """Repeats a model call that failed before any content.
 
-Wraps any provider, so that no provider repeats anything itself. After the first piece of content a
+It wraps any provider, so that providers themselves never retry. After the first piece of content a
 failure is final: a repeated call would answer differently, and text that clients have seen cannot be
 retracted.
 
@@ -35,10 +35,10 @@ DELAY_FIRST_SECONDS: Final = 0.5
 """Maximum wait before the second attempt; it doubles with each further one."""
 
 DELAY_SECONDS_MAX: Final = 8.0
-"""Where the doubling stops."""
+"""Upper limit of the doubled wait."""
 
 RETRY_AFTER_SECONDS_MAX: Final = 60.0
-"""The longest wait that a server can ask for; if it asks for more, there is no further attempt."""
+"""The longest wait that a server may ask for; if it asks for more, the call is not repeated."""
 
 
 class RetryingProvider:
@@ -111,7 +111,7 @@ class RetryingProvider:
             await trio.sleep(delay_seconds)
 
     def _delay_seconds(self, attempt: int, asked_seconds: float | None) -> float | None:
-        """Return how long to wait after that attempt; None if the server asks for too much."""
+        """Return the seconds to wait after that attempt; None if the server asks for too many."""
         if asked_seconds is not None:
             return asked_seconds if asked_seconds <= RETRY_AFTER_SECONDS_MAX else None
         longest = min(DELAY_SECONDS_MAX, DELAY_FIRST_SECONDS * 2.0 ** (attempt - 1))

@@ -1,12 +1,12 @@
-"""Turns the bytes of an answer into pieces, as far as all dialects agree. Pure: fed with chunks.
+"""Turns the bytes of an answer into pieces: the part common to all dialects. Pure: fed with chunks.
 
 Theory of operation. The first byte that is not white space shows how the server answers: ``{`` begins a
 whole answer as JSON, anything else is an event stream. ``AnswerStream`` finds the JSON objects in
-either and passes them to the ``Answer`` of a dialect, which interprets them. An answer that just stops
-is an error, because its text may lack the half that matters.
+either and passes them to the ``Answer`` of a dialect, which interprets them. An answer that breaks off
+is an error, because the missing text may matter most.
 
-Servers are taken as they are: unknown fields are skipped, null counts as absent, and a field of an
-unexpected type is ignored unless the answer cannot be understood without it.
+Decoding is lenient: unknown fields are skipped, null counts as absent, and a field of an unexpected
+type is ignored unless the answer cannot be understood without it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 from nousd.wire.objects.entries import Usage
 
 _SAMPLE_BYTES: Final = 4000
-"""Bytes of an answer that is not a model stream that go into the error."""
+"""Maximum bytes that an error quotes of an answer that is not a model stream."""
 
 _STREAM_BEGINNINGS: Final = (b":", b"data", b"event", b"id", b"retry")
 
@@ -36,16 +36,16 @@ _DONE: Final = b"[DONE]"
 
 
 class Decoder(Protocol):
-    """Reads one answer, in chunks as they come."""
+    """Decodes one answer, chunk by chunk."""
 
     @property
     def finished(self) -> bool:
-        """True once ``Finished`` was returned; later data is ignored."""
+        """True once ``Finished`` was yielded; later data is ignored."""
         ...
 
     @property
     def complete(self) -> bool:
-        """True once the server has said how the answer ended, so that no later input is missed; also
+        """True once the server has reported how the answer ended, so that no more input is needed; also
         true if ``finished``.
         """
         ...
@@ -56,16 +56,16 @@ class Decoder(Protocol):
         ...
 
     def feed(self, chunk: bytes) -> Iterator[Piece]:
-        """Yield the pieces that ``chunk`` completes, in order; must be run to its end.
+        """Yield the pieces that ``chunk`` completes, in order. The caller must exhaust the iterator.
 
         Raises:
-            ProviderError: the server reported a failure, or sent what is no answer; after the pieces
-                that stood before the fault.
+            ProviderError: the server reported a failure or sent something other than an answer; raised
+                after the pieces before it.
         """
         ...
 
     def end(self) -> Iterator[Piece]:
-        """Yield the pieces owed at the end of the input; none if ``finished`` already.
+        """Yield the remaining pieces at the end of the input; none if already ``finished``.
 
         Raises:
             ProviderError: the input ended before the answer was complete.
@@ -77,7 +77,7 @@ Chunk = TypeVar("Chunk")
 
 
 class Answer(ABC, Generic[Chunk]):
-    """A dialect's state of one answer so far. The methods raise ProviderError for a fault that the
+    """The state of one answer in a dialect. The methods raise ProviderError for a failure that the
     server reports.
 
     Args:
@@ -85,7 +85,7 @@ class Answer(ABC, Generic[Chunk]):
     """
 
     chunks: ClassVar[msgspec.json.Decoder[Any]]
-    """Decodes the payload of one event, and a whole answer too."""
+    """Decodes the payload of one event, or a whole answer."""
 
     def __init__(self, names: Mapping[str, str]) -> None:
         self.calls: Final = CallAssembler(names)
@@ -105,16 +105,14 @@ class Answer(ABC, Generic[Chunk]):
 
     @abstractmethod
     def take_whole(self, chunk: Chunk) -> Iterable[Piece] | None:
-        """Take an answer that is not streamed; return None if it is none."""
+        """Take an answer that is not streamed; return None if ``chunk`` is not an answer."""
 
     def take_done(self) -> Iterable[Piece]:
         """Take the end marker ``[DONE]``. Gateways also add it in dialects that do not have it."""
         return ()
 
     def finish(self) -> Iterable[Piece]:
-        """Return the last pieces of a ``complete`` answer whose input has ended, ``Finished`` among
-        them.
-        """
+        """Return the last pieces of a ``complete`` answer at the end of its input, with ``Finished``."""
         return ()
 
     def _finish_answer(
@@ -122,10 +120,10 @@ class Answer(ABC, Generic[Chunk]):
     ) -> Iterator[Piece]:
         """Yield the tool calls and ``Finished``.
 
-        The reason is judged by the content, because a server's own word for it may be wrong.
+        The finish reason follows from the content, because the server's may be wrong.
 
         Args:
-            is_cut: whether the answer lacks its end, which only the server can tell.
+            is_cut: whether the server reports that the answer is cut off.
         """
         yield from calls
         self.finished = True
@@ -170,7 +168,7 @@ class AnswerStream(Generic[Chunk]):
         if self._body is not None:
             yield from self._take_whole(bytes(self._body))
         elif self._events is not None:
-            # The end of the input may have cut the last one.
+            # The end of the input may have cut off the last event.
             yield from self._take_all(filter(self._is_whole, self._events.end()))
         if not self.finished:
             yield from self._finish()
@@ -227,14 +225,14 @@ class AnswerStream(Generic[Chunk]):
         return payload.strip() == _DONE or self._decode(payload) is not None
 
     def _decode(self, payload: bytes) -> Chunk | None:
-        """Return the chunk, or None if the payload is none. Invalid UTF-8 becomes U+FFFD."""
+        """Return the chunk, or None if the payload is not one. Invalid UTF-8 becomes U+FFFD."""
         decoder: msgspec.json.Decoder[Chunk] = self._answer.chunks
         try:
             return decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             pass
         try:
-            # The standard library takes lone surrogates; ``WholeText`` sees to them.
+            # The standard library accepts lone surrogates; ``WholeText`` replaces them.
             value = json.loads(payload.decode("utf-8", "replace"))
             return convert(value, decoder.type)
         except (ValueError, msgspec.MsgspecError, RecursionError):
@@ -242,8 +240,8 @@ class AnswerStream(Generic[Chunk]):
 
 
 class WholeText:
-    """Replaces surrogates in the deltas of one text, holding back the first half of a pair that spans
-    two deltas. Text and reasoning of an answer are two texts.
+    """Replaces lone surrogates in the deltas of one text, and holds back the first half of a pair that
+    spans two deltas. The text and the reasoning of an answer each need one.
     """
 
     def __init__(self) -> None:
@@ -258,7 +256,7 @@ class WholeText:
         return scrub(text.removesuffix(self._half_pair) if self._half_pair else text)
 
     def rest(self) -> str:
-        """Return the remaining pieces at the end of the text."""
+        """Return the text that was held back, at the end of the text."""
         rest, self._half_pair = scrub(self._half_pair), ""
         return rest
 

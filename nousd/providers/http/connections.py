@@ -1,7 +1,7 @@
 """The connections to one model server, through the HTTP library.
 
-The library takes long to import and much memory, and no daemon needs it before its first model call; so
-``server`` imports this module then. It knows no keys: its errors contain the server's own words.
+The library is slow to import and takes much memory, and no daemon needs it before its first model call,
+so ``server`` imports this module then. It does not redact keys: its errors quote the server.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from nousd.providers.http.server_errors import ERROR_BODY_BYTES_MAX, error_from_
 from nousd.providers.interface import Alive, Recorder
 
 CONNECTIONS_MAX: Final = 256
-"""Maximum active calls; a further one waits as long as connecting may take."""
+"""Maximum concurrent calls; a further one waits at most for the connect time-out."""
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 """Maximum bytes of an answer to a ``get``; the longest lists of models have some hundred KiB."""
 
 TAIL_SECONDS: Final = 10.0
-"""How long to wait for what may follow the end of an answer, such as its usage."""
+"""How long to wait for data after the end of an answer, such as its usage."""
 
 _LEFTOVER_SECONDS: Final = 0.2
 """How long to wait, after the answer, for the end of the response."""
@@ -50,13 +50,13 @@ _FAILURES: Final = (
     _Failure(
         httpx2.PoolTimeout, f"all {CONNECTIONS_MAX} connections are in use", "overloaded", True
     ),
-    # The server may still be working on it: a repeated request would double its load.
+    # The server may still be working on the request: repeating it would double the load.
     _Failure(httpx2.TimeoutException, "the server sent nothing for too long", "timeout", False),
     _Failure(httpx2.NetworkError, "the connection broke", "unreachable", True),
     _Failure(httpx2.RemoteProtocolError, "the connection broke", "unreachable", True),
     _Failure(httpx2.HTTPError, "the call failed", "server_error", False),
 )
-"""What becomes of the library's errors; the first match counts."""
+"""How the library's errors are reported; the first match counts."""
 
 
 def open_connections(
@@ -85,14 +85,14 @@ def open_connections(
         ),
         limits=httpx2.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=_KEEPALIVE_SECONDS),
         headers=headers,
-        # No cookie of a server is kept.
+        # Store no cookies.
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
     )
     return Connections(client, wall_clock)
 
 
 class Connections:
-    """The connections that are kept for one server; made by ``open_connections``."""
+    """The connection pool of one server; created by ``open_connections``."""
 
     def __init__(self, client: httpx2.AsyncClient, wall_clock: Callable[[], float]) -> None:
         self._client = client
@@ -112,17 +112,17 @@ class Connections:
         put: Put,
         recorder: Recorder,
     ) -> None:
-        """Post ``body`` and put the pieces that ``decoder`` makes of the response, as it comes.
+        """Post ``body``, decode the response as it arrives, and put its pieces.
 
         Raises:
-            ProviderError: the server refused, broke off or said nothing for too long, or the decoder
-                understood it to have failed; after the pieces that came before.
+            ProviderError: the server refused, broke off or was silent for too long, or the decoder
+                found a failure; raised after the pieces before it.
         """
         try:
             async with self._response("POST", url, recorder, body, headers) as response:
                 await _read(response, decoder, put, recorder)
         except httpx2.HTTPError as error:
-            # A connection that breaks after the end of the answer has lost nothing of it.
+            # A connection that breaks after the end of the answer loses nothing of it.
             if not decoder.complete:
                 raise _failure(error) from None
 
@@ -130,7 +130,7 @@ class Connections:
         """Return the body at a path, up to ``BODY_BYTES_MAX``.
 
         Raises:
-            ProviderError: it refused or cannot be reached.
+            ProviderError: the server refused or cannot be reached.
         """
         try:
             async with self._response("GET", url, recorder) as response:
@@ -162,10 +162,10 @@ class Connections:
 
 
 async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder: Recorder) -> None:
-    """Push the pieces of the response until the answer is finished or the input ends; after a
-    complete answer wait only a short time.
+    """Put the pieces of the response until the answer is finished or the input ends; after a complete
+    answer, wait only a short time.
     """
-    # One scope for all chunks: one for each would cost as much as reading it.
+    # One scope for all chunks: one for each would cost as much as reading the chunk.
     async with _chunks_of(response) as chunks:
         with trio.CancelScope() as patience:
             is_in_tail, held_bytes = False, 0
@@ -200,11 +200,11 @@ async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Rec
 
 @asynccontextmanager
 async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Provide the chunks of the body, and deal with those that were not taken.
+    """Provide the chunks of the body, and drain the rest on exit.
 
-    The end of a response is awaited for a moment, because only then can the connection serve the next
-    call. Then reading is cancelled, which closes the connection. Simply leaving would not do, because
-    the client's inner generators are only closed by an exception that comes out of them.
+    Draining waits a moment for the end of the response, because only then can the connection serve the
+    next call. After that, reading is cancelled, which closes the connection. Leaving without a read
+    would not close it, because only an exception raised inside the client's generators closes them.
     """
     async with aclosing(response.aiter_bytes()) as chunks:
         try:

@@ -1,11 +1,11 @@
 """Passes pieces from the task that reads a stream to the receiver, joining deltas on the way.
 
 Why two tasks: several deltas often arrive in one network read, but an HTTP client returns them one by
-one. The reading task puts each into a bounded list without giving up the processor, so the receiving
-task finds together what arrived together. While a receiver is slow more gathers; when the list is full
-the reading waits, and with it the server.
+one. The reading task puts each into a bounded list without yielding to the scheduler, so the receiving
+task finds all deltas of one read together. More gather while the receiver is slow; when the list is
+full, the reading task waits, and with it the server.
 
-Knows nothing of dialects and does no I/O of its own.
+It knows no dialect and does no I/O.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from nousd.errors import ProviderError
 from nousd.providers.interface import Piece, ReasoningDelta, Receive, TextDelta
 
 PIECES_WAITING_MAX: Final = 1024
-"""Maximum pieces that were read and not yet received."""
+"""Maximum pieces that are read and not yet received."""
 
 CHARS_WAITING_MAX: Final = 256 * 1024
-"""Maximum characters of them; one piece more may wait, of any length."""
+"""Maximum characters of these pieces; the last piece, of any length, may exceed it."""
 
 Put = Receive
-"""Takes a piece from the reading task; waits only while too much waits to be received."""
+"""Takes a piece from the reading task; waits only while the buffer is full."""
 
 
 async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> None:
-    """Run ``read(put)`` and pass what it puts to ``receive``, in order.
+    """Run ``read(put)`` and pass its pieces to ``receive`` in order, with neighbouring deltas joined.
 
     Raises:
-        ProviderError: what ``read`` raised, after everything that it had put was received.
-        BaseException: what ``receive`` raised, as it is; ``read`` is cancelled.
+        ProviderError: raised by ``read``; re-raised after all its pieces are received.
+        BaseException: raised by ``receive``, unchanged; ``read`` is cancelled.
     """
     gathered = _PieceBuffer()
     failures: list[ProviderError] = []
@@ -55,7 +55,7 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
                 for part in join_deltas(together):
                     await receive(part)
     except BaseExceptionGroup as group:
-        # A nursery wraps even a single exception; callers expect their own back.
+        # A nursery wraps even a single exception; the caller expects the original one.
         if len(group.exceptions) == 1:
             raise group.exceptions[0] from None
         raise
@@ -64,10 +64,10 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
 
 
 class _PieceBuffer:
-    """The pieces that were read and not yet taken.
+    """The pieces that are read and not yet taken.
 
-    Not a channel of trio: that hands over one piece at a time, and one that is waited for at once, so
-    that what came with it has to be asked for.
+    A trio channel does not fit: it delivers one piece at a time, and to a waiting receiver at once, so
+    that the receiver would have to poll for the pieces that arrived with it.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class _PieceBuffer:
         self._taken = trio.lowlevel.ParkingLot()
 
     async def put(self, piece: Piece) -> None:
-        """Add a piece; wait while there are too many."""
+        """Add a piece; wait while the buffer is full."""
         while self._chars >= CHARS_WAITING_MAX or len(self._pieces) >= PIECES_WAITING_MAX:
             await self._taken.park()
         self._pieces.append(piece)
@@ -88,12 +88,12 @@ class _PieceBuffer:
             self._put.unpark_all()
 
     def end(self) -> None:
-        """Let the taking end behind what was put."""
+        """Mark the end: ``take`` returns nothing once all pieces are taken."""
         self._has_ended = True
         self._put.unpark_all()
 
     async def take(self) -> list[Piece]:
-        """Wait for pieces and return all there are; none once all that was put is taken."""
+        """Wait for pieces and return all of them; return none after the end."""
         while not self._pieces and not self._has_ended:
             await self._put.park()
         together, self._pieces = self._pieces, []

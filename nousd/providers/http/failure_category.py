@@ -1,6 +1,6 @@
-"""The category of a model server's refusal: why, in one word that is the same for all vendors.
+"""The category of a model server's refusal: its reason, in one word that is the same for all vendors.
 
-A vendor says it in an HTTP status, a word of its own, or its sentence. The most exact is believed first.
+A vendor reports the reason as an HTTP status, a code or a sentence. The most specific one counts.
 Pure: no I/O and no clock.
 """
 
@@ -23,7 +23,7 @@ _BY_EXACT_NAME: Final[Mapping[str, FailureCategory]] = {
     "content_policy_violation": "content_filter",
     "model_not_found": "not_found",
 }
-"""Names that say more than the status they come with."""
+"""Codes that are more specific than the status that comes with them."""
 
 _BY_STATUS: Final[Mapping[int, FailureCategory]] = {
     401: "authentication",
@@ -37,7 +37,7 @@ _BY_STATUS: Final[Mapping[int, FailureCategory]] = {
     504: "timeout",
     529: "overloaded",
 }
-"""Of the others, 4xx is an invalid request and 5xx an error of the server."""
+"""Any other 4xx is an invalid request, any other 5xx a server error."""
 
 _BY_NAME: Final[Mapping[str, FailureCategory]] = {
     "authentication_error": "authentication",
@@ -62,7 +62,7 @@ _BY_NAME: Final[Mapping[str, FailureCategory]] = {
     "timeout": "timeout",
     "timeout_error": "timeout",
 }
-"""Names that a status would have said as well, for failures in mid-stream; exact names come first."""
+"""Codes of failures in mid-stream, which have no status. ``_BY_EXACT_NAME`` precedes this table."""
 
 _BY_WORDS: Final[tuple[tuple[str, FailureCategory], ...]] = (
     (r"credit balance is too low", "quota"),  # Anthropic
@@ -71,10 +71,10 @@ _BY_WORDS: Final[tuple[tuple[str, FailureCategory], ...]] = (
     (r"\btools\.\d+\.[\w.]*input_schema", "tool_schema"),  # Anthropic
     (r"\bfunction_?declarations\[\d+\]", "tool_schema"),  # Gemini
 )
-"""Sentences that vendors send under the general status 400, which says less."""
+"""Sentences that vendors send with the unspecific status 400."""
 
 _GENERAL: Final = frozenset({None, 400, 422})
-"""Statuses, or none, with which the words are read."""
+"""Statuses (None: no status) with which the vendor's sentence is examined."""
 
 
 def failure_category(status: int | None, names: Collection[str], words: str) -> FailureCategory:
@@ -82,7 +82,7 @@ def failure_category(status: int | None, names: Collection[str], words: str) -> 
 
     Args:
         status: HTTP status, if there was one.
-        names: the vendor's own words for it, in lower case; any number.
+        names: the vendor's codes, in lower case.
         words: the vendor's sentence.
     """
     exact = _first(_BY_EXACT_NAME, names)

@@ -1,7 +1,7 @@
 """The common part of all providers that call a server.
 
-A dialect's class says where its vendor is, how a key is sent, what it accepts, and how a call is made
-and its answer read. It does no I/O itself: ``server`` does.
+A dialect's class defines the vendor's address, the headers that carry the key, the accepted
+attachments, and how a request is encoded and its answer decoded. ``server`` does the I/O.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nousd.providers.models.context_windows import context_window
 from nousd.redaction.redactor import Redactor
 
 _QUICK_MESSAGES_MAX: Final = 256
-"""Messages that are written in the event loop: about a millisecond, unless they carry files."""
+"""Maximum messages that are encoded in the event loop: about a millisecond, unless they carry files."""
 
 MODEL_PAGES_MAX: Final = 20
 """Maximum pages of a list of models."""
@@ -56,7 +56,7 @@ class Call(NamedTuple):
 
 
 class ModelsPage(NamedTuple):
-    """A part of a list of models; ``next_path`` is the next part's, if there is one."""
+    """A page of a list of models; ``next_path`` is the path of the next page, if there is one."""
 
     names: tuple[str, ...]
     next_path: str | None = None
@@ -73,7 +73,7 @@ class HostedProvider(ABC):
         context_window_tokens: overrides the table of known models.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
         record: returns a recorder for each exchange.
-        secrets: redacted in what the server says, besides its key; None for none.
+        secrets: further secrets to redact in the server's messages; None for none.
 
     Raises:
         ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
@@ -113,7 +113,7 @@ class HostedProvider(ABC):
             secrets=secrets or Redactor(),
         )
         self.conversations = Conversations()
-        """What was sent last, in the dialect."""
+        """The messages sent last, encoded in the dialect."""
         self._default_model = default_model or self.first_model
         self._context_window_tokens = context_window_tokens
 
@@ -173,7 +173,7 @@ class HostedProvider(ABC):
         """Make one streaming call; see ``Provider.generate``."""
         if self.conversations.new_messages(request.messages) <= _QUICK_MESSAGES_MAX:
             call = self.call(request, blobs)
-        else:  # it takes so long that other sessions would notice
+        else:  # encoding takes long enough to delay other sessions
             call = await trio.to_thread.run_sync(self.call, request, blobs)
         path, body, decoder, headers = call
         stream = partial(self._server.stream, path, body, decoder, headers=headers)

@@ -1,4 +1,4 @@
-"""Decoded JSON of servers that leave things out, send null, or something else entirely. Pure."""
+"""Accessors for decoded JSON in which values may be missing, null or of the wrong type. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Any
 
 
 def as_object(value: Any) -> dict[str, Any]:
-    """Return an object as it is, and an empty one for anything else."""
+    """Return ``value`` if it is an object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def as_list(value: Any) -> list[Any]:
-    """Return a list as it is, and an empty one for anything else."""
+    """Return ``value`` if it is a list, else an empty one."""
     return value if isinstance(value, list) else []
 
 
 def as_text(value: Any) -> str:
-    """Return a text as it is, and an empty one for anything else."""
+    """Return ``value`` if it is a string, else an empty one."""
     return value if isinstance(value, str) else ""

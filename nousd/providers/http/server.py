@@ -1,11 +1,11 @@
 """One model server over HTTP: its address, key, connections and refusals.
 
-Knows no dialect: it gets the headers that carry a key, sends bodies and feeds the response to a
-decoder. A stream may last as long as it likes; only silence is limited. Redirects are not followed,
-because the key would go with them.
+It knows no dialect: it receives the headers that carry the key, sends bodies and feeds responses to a
+decoder. A stream may last indefinitely; only silence is limited. Redirects are not followed, because
+they would pass on the key.
 
-The key is in one header and nowhere else: every error passes ``_without_keys``, which redacts it in
-what the server said, and other keys as well.
+The key appears in those headers and nowhere else: every error passes ``_without_keys``, which redacts
+the key and all other secrets in the server's words.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class ModelServer:
         headers: sent with every request.
         wall_clock: seconds since 1970, for a Retry-After that names a date.
         record: returns a recorder for each exchange.
-        secrets: further secrets to redact in what the server says.
+        secrets: further secrets to redact in the server's messages.
 
     Raises:
         ConfigError: ``api_base`` or ``api_key`` cannot be used, or the key is missing.
@@ -109,11 +109,11 @@ class ModelServer:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> None:
-        """Post ``body`` and put the pieces that ``decoder`` makes of the response.
+        """Post ``body``, decode the response as it arrives, and put its pieces.
 
         Raises:
-            ProviderError: the server refused, broke off or said nothing for too long, or the decoder
-                understood it to have failed; after the pieces that came before.
+            ProviderError: the server refused, broke off or was silent for too long, or the decoder
+                found a failure; raised after the pieces before it.
         """
         with self._without_keys(), self._recorder() as recorder:
             recorder.request(path, body)
@@ -127,7 +127,7 @@ class ModelServer:
         """Return the body at ``path``, up to a bound.
 
         Raises:
-            ProviderError: it refused or cannot be reached.
+            ProviderError: the server refused or cannot be reached.
         """
         with self._without_keys():
             connections = await self._open_once()
@@ -135,7 +135,7 @@ class ModelServer:
 
     async def _open_once(self) -> Connections:
         if self._connections is not None:
-            # Even a free lock costs a turn of the event loop.
+            # Acquiring even a free lock costs a turn of the event loop.
             return self._connections
         async with self._opening:
             if self._connections is None:
@@ -165,7 +165,7 @@ class ModelServer:
 
     @contextmanager
     def _without_keys(self) -> Iterator[None]:
-        """Redact all keys in the error that comes out, and cut it to a reasonable length."""
+        """Redact all keys in an error raised inside, and cut it to a reasonable length."""
         try:
             yield
         except ProviderError as error:
@@ -185,10 +185,10 @@ def _truncate(words: str) -> str:
 
 
 def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:
-    """Return the bytes without the key, and without a beginning of it at their end, where they were
+    """Return the bytes without the key, and without a part of it at their end, where they may have been
     cut.
     """
-    # In Latin-1 each byte is a character, so all bytes come back unchanged.
+    # In Latin-1 each byte is a character, so other bytes stay unchanged.
     raw = redactor.redact(raw.decode("latin-1")).encode("latin-1")
     for length in range(len(key) - 1, 0, -1):
         if raw.endswith(key[:length]):

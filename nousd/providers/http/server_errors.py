@@ -36,7 +36,7 @@ RETRYABLE_CODES: Final = frozenset(
         "timeout_error",
     }
 )
-"""Words by which servers name a temporary failure without a status (in mid-stream)."""
+"""Codes of temporary failures that servers report without a status (in mid-stream)."""
 
 _NEVER_RETRYABLE_CODES: Final = frozenset({"insufficient_quota"})
 """Sent with status 429, but waiting does not help."""
@@ -61,7 +61,7 @@ _OVERFLOW_WORDS: Final = (
     r"|too large for model with \d+"  # Mistral
     r"|tokens. must be <= \d+"  # TGI
 )
-"""The wording of servers without a code. Compared only if the status does not say otherwise."""
+"""Sentences of servers that send no code. Searched only if the status does not rule out an overflow."""
 
 _NOT_OVERFLOW_STATUSES: Final = frozenset({401, 403, 404, 408, 409, 429})
 _PAYLOAD_TOO_LARGE: Final = 413
@@ -72,7 +72,7 @@ class Fault(NamedTuple):
 
     Args:
         codes: the words under ``code`` and ``type``, in lower case.
-        reasons: further words of that kind, as Google's servers have them.
+        reasons: further codes, which Google's servers send.
     """
 
     words: str = ""
@@ -124,7 +124,7 @@ def _objects(values: Any) -> Iterator[dict[str, Any]]:
 
 
 def _retry_delay_in(details: Any) -> float | None:
-    """Read a google.rpc.RetryInfo, which says ``"34.07s"``."""
+    """Return the seconds of a google.rpc.RetryInfo, such as ``"34.07s"``; None without one."""
     for detail in _objects(details):
         if isinstance(delay := detail.get("retryDelay"), str):
             return _number(delay.removesuffix("s"))
@@ -142,8 +142,8 @@ def _words_in(value: dict[str, Any]) -> str:
 
 
 def _upstream_words(value: dict[str, Any]) -> str:
-    """Read the inner error: gateways keep the words of the server behind them apart from their own
-    general sentence.
+    """Return the inner error: gateways report the words of the server behind them separately from their
+    own general sentence.
     """
     metadata = value.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, dict) else None
@@ -200,7 +200,7 @@ def error_from_response(
 
     Args:
         headers: looked up by lower-case name.
-        body: its beginning is enough.
+        body: the beginning is enough.
         now: the time in seconds since 1970, for a Retry-After that names a date.
     """
     error = error_from_fault(
@@ -225,7 +225,7 @@ def _fault_in_body(body: bytes) -> Fault:
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: float) -> float | None:
-    """Return how long the server asks to wait, never negative; None if it does not (readably)."""
+    """Return the seconds that the server asks to wait, never negative; None without a readable value."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000

@@ -2,11 +2,11 @@
 
 Rules of the file (WHATWG HTML, "Server-sent events"): LF, CRLF and a lone CR end a line; a line that
 begins with a colon is a comment; the ``data`` lines of one event are joined by LF; an empty line ends
-the event. Two liberties: the last event counts also where no empty line follows it, and an ``error``
+the event. Two deviations: the last event counts even without an empty line after it, and an ``error``
 field is read like ``data``, because llama.cpp reported failures that way until late 2025.
 
-It works on bytes, so that a character split over two chunks needs no care. It deliberately does not
-know what a payload means.
+It works on bytes, so a character split over two chunks is not a special case. It deliberately does not
+interpret payloads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 from nousd.errors import ProviderError
 
 EVENT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Bytes of one event, and so of what is held between two chunks. Far above any delta, because some
-servers send a whole answer as one event."""
+"""Maximum bytes of one event, and so of the data held between two chunks. Far above any delta, because
+some servers send a whole answer as one event."""
 
 _PAYLOAD_FIELDS: Final = (b"data", b"error")
 
 
 class SseParser:
-    """Collects chunks and gives back the payloads of complete events.
+    """Collects chunks and returns the payloads of complete events.
 
     Invariants: ``self._rest`` holds no LF; ``len(self._rest) + self._data_bytes <= event_bytes_max``
     between calls.

@@ -8,20 +8,19 @@ model can do; ``protocol/mock.md`` has an example of each:
 ``[[say N]]``          says ``word1 word2 ...`` up to N
 ``[[text ...]]``       says exactly that text (it cannot hold ``]]``)
 ``[[think N]]``        N words of reasoning
-``[[slow MS]]``        waits so many milliseconds before each piece from here on
-``[[tool NAME {}]]``   asks for a tool; several are parallel calls of one message
-``[[then]]``           what follows is for the next model call of the turn, after the tool results
-``[[error CODE xK]]``  fails like HTTP status CODE, K times, then continues; without ``xK`` always
+``[[slow MS]]``        waits MS milliseconds before each later piece
+``[[tool NAME {}]]``   calls a tool; several are parallel calls of one message
+``[[then]]``           the rest is for the next model call of the turn, after the tool results
+``[[error CODE xK]]``  fails with HTTP status CODE, K times, then continues; without ``xK`` always
 ``[[hang]]``           sends nothing more until it is cancelled
 ``[[usage N]]``        reports N input tokens, at once and at the end
 =====================  ==========================================================================
 
-They are carried out in the order they stand in, tool calls last. Other text between them is ignored.
-A call with neither text nor tool directive gives the usual answer after its other directives; so
-does a model call that no part of the text is for. Each piece is one word with the white space behind
-it. Tokens are counted as words.
+Directives are carried out in the order of the text, tool calls last; text between them is ignored. A
+model call without a text or tool directive ends with the usual answer, also if the text has no part
+for it. Each piece is one word and the white space after it. One word counts as one token.
 
-It knows of a conversation only what it is given, except how often an ``[[error CODE xK]]`` has failed.
+The only state kept between calls is how often each ``[[error CODE xK]]`` has failed.
 """
 
 from __future__ import annotations
@@ -58,13 +57,13 @@ DEFAULT_MODEL: Final = "mock-model"
 CONTEXT_WINDOW: Final = 128_000
 
 LINES_MAX: Final = 20
-"""Number of messages that the answer repeats."""
+"""Maximum messages that the answer repeats."""
 
 LINE_CHARS_MAX: Final = 80
-"""Characters of each, so that an answer to answers does not grow forever."""
+"""Maximum characters of each repeated message, so that answers that repeat answers stay bounded."""
 
 FAILURES_KEPT_MAX: Final = 1024
-"""Texts whose ``[[error CODE xK]]`` are counted; the oldest is forgotten."""
+"""Maximum texts whose ``[[error CODE xK]]`` failures are counted; the oldest is dropped."""
 
 NO_MODEL: Final = (
     "\n\n(No model is configured, so this is the built-in mock model. Run `nousd init`, or set"
@@ -80,7 +79,7 @@ class MockProvider:
 
     Args:
         context_window_tokens: the window of every model; a small one makes compaction visible.
-        note: what is added to each answer that no directive asks for.
+        note: appended to each answer that no directive asks for.
     """
 
     name: Final = "mock"
@@ -120,7 +119,7 @@ class MockProvider:
         receive: Receive,
         blobs: Blobs = NO_BLOBS,  # noqa: ARG002
     ) -> None:
-        """Carry out the part of the newest user text that is for this call."""
+        """Carry out the directives of the newest user text that belong to this call."""
         text, part = _newest_user_text(request.messages)
         performance = _Performance(request, receive)
         # A hash, so that no long text is kept.
@@ -133,12 +132,12 @@ class MockProvider:
             else:
                 await performance.take(step)
         if due:
-            # The next time the same text comes, it fails as often again.
+            # The same text fails as often again the next time.
             self._failures.pop(place, None)
         await performance.end()
 
     def _failure(self, step: Fail, place: int) -> ProviderError:
-        """Return the failure, counted if it is one of a number."""
+        """Return the failure; count it if the directive limits the number of failures."""
         if step.times is not None:
             self._failures[place] = self._failures.pop(place, 0) + 1
             if len(self._failures) > FAILURES_KEPT_MAX:
@@ -147,7 +146,7 @@ class MockProvider:
 
 
 class _Performance:
-    """One answer: its text so far, and its pieces at the end."""
+    """One answer in progress: sends text at once and tool calls at the end, and counts tokens."""
 
     def __init__(self, request: ModelInput, receive: Receive) -> None:
         self._receive = receive
@@ -200,7 +199,7 @@ class _Performance:
 
 
 def _newest_user_text(messages: tuple[ModelMessage, ...]) -> tuple[str, int]:
-    """Return the text and how many answers there have been to it."""
+    """Return the text and the number of answers to it so far."""
     answers = 0
     for message in reversed(messages):
         if isinstance(message, UserMessage):
@@ -226,7 +225,7 @@ def _usual_answer(messages: tuple[ModelMessage, ...]) -> str:
 
 
 def _summary(messages: tuple[ModelMessage, ...]) -> str:
-    """Say how much there was and how it began and ended, in at most three lines."""
+    """Return at most three lines: the number of messages, the first message and the last."""
     ends = messages[:1] + messages[1:][-1:]
     return "\n".join([f"mock summary (messages: {len(messages)})", *_lines(ends)])
 

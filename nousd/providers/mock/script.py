@@ -1,7 +1,7 @@
-"""Directives in a user's text -> the steps that the built-in model takes. Pure.
+"""Parses the directives in a user's text into the steps of the built-in model. Pure.
 
-``mock`` describes the directives. What is malformed, out of range or past the bounds of this file is
-plain text, which means nothing here.
+``mock.provider`` describes the directives. A directive that is malformed, out of range or past the
+limits of this file counts as plain text and is ignored.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 SCRIPT_CHARS_MAX: Final = 64 * 1024
-"""How much of a text is searched for directives."""
+"""Characters of a text that are searched for directives."""
 
 DIRECTIVES_MAX: Final = 256
-"""How many places of a text are looked at as directives."""
+"""Maximum beginnings of directives that are examined in a text."""
 
 WORDS_MAX: Final = 100_000
 SLOW_MS_MAX: Final = 60_000
@@ -26,27 +26,27 @@ TOKENS_MAX: Final = 1_000_000_000
 
 
 class Speak(msgspec.Struct, frozen=True):
-    """Say that text, or think it."""
+    """Send the text as an answer, or as reasoning."""
 
     text: str
     is_reasoning: bool = False
 
 
 class Slow(msgspec.Struct, frozen=True):
-    """Wait so long before each piece from here on."""
+    """Wait before each later piece."""
 
     seconds: float
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Ask for a tool; ``arguments`` is JSON text."""
+    """Call a tool; ``arguments`` is JSON text."""
 
     name: str
     arguments: str
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """Fail with that status, so many times (None: always), then continue."""
+    """Fail with an HTTP status ``times`` times (None: always), then continue."""
 
     status: int
     times: int | None = None
@@ -57,7 +57,7 @@ class Hang(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """Report so many input tokens."""
+    """Report a number of input tokens."""
 
     input_tokens: int
 
@@ -130,7 +130,7 @@ def _read_tool(text: str, position: int) -> tuple[Step, int] | None:
     start = end = name.end()
     if text.startswith("{", start):
         try:
-            # Reads the value to its own end, wherever "]]" may stand inside of it.
+            # Decoding finds the end of the value even if the value contains "]]".
             _, end = _JSON.raw_decode(text, start)
         except (ValueError, RecursionError):
             return None
