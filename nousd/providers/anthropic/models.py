@@ -5,11 +5,11 @@ The styles of thinking exclude each other, and the wrong one is refused (status 
 
 - ``budget``: ``{"type": "enabled", "budget_tokens": N}``, up to the models 4.5. It cannot be turned on
   in the middle of tool calls.
-- ``adaptive``: ``{"type": "adaptive"}`` with an effort, from 4.6 on. Most hide their thinking unless
-  ``display`` is set. It is turned off by ``disabled``, by ``between_tools``, or not at all.
+- ``adaptive``: ``{"type": "adaptive"}`` with an effort, from 4.6 on. Most models hide their thinking
+  unless ``display`` is set. ``disabled`` or ``between_tools`` turns it off, or it cannot be turned off.
 
 The newest models bind their thinking to everything before it and refuse it after a change, such as a
-compaction or other tools. They are asked to drop such thinking instead.
+compaction or a change of tools. The request makes the server drop such thinking instead.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADAPTIVE_MAX_TOKENS: Final = 64_000
 """Maximum tokens of one answer, thinking included; half of what the models allow."""
 
 OTHER_MAX_TOKENS: Final = 8_192
-"""The same for models of other vendors behind this API, most of which allow less."""
+"""The same for other vendors' models behind this API, most of which allow less."""
 
 BUDGETS: Final[dict[Thinking, int]] = {"low": 4_096, "medium": 10_000, "high": 24_000}
 """Tokens of thinking; at most three quarters of the answer's maximum."""
@@ -44,8 +44,8 @@ class Traits(NamedTuple):
 
     Args:
         off: the type that turns thinking off, if there is one.
-        thinks_by_default: whether it thinks without being asked to.
-        binds: whether it refuses its earlier thinking after a change of anything before it.
+        thinks_by_default: whether they think unless told otherwise.
+        binds: whether they refuse their earlier thinking after a change of anything before it.
         max_tokens: maximum tokens of one answer.
     """
 
@@ -108,7 +108,7 @@ class Plan(NamedTuple):
 
 
 def takes_sampling(model: str) -> bool:
-    """Return whether the model accepts sampling parameters. The vendor's own models refuse them in this
+    """Return whether the model accepts sampling parameters. Anthropic's own models refuse them in this
     version of the API.
     """
     return not plain_name(model).startswith("claude")
@@ -122,14 +122,14 @@ def plan_for(
     must_call: bool = False,
     max_tokens: int | None = None,
 ) -> Plan:
-    """Return how to ask the model for thinking.
+    """Return how to send the request, thinking included.
 
     Args:
         calls_without_thought: whether the current tool loop began without thinking.
-        must_call: whether it has to call a tool. A thinking model cannot be forced to, so thinking is
-            turned off for this request; a model that always thinks keeps its choice.
-        max_tokens: maximum tokens of one answer, if the request sets it; a model with a thinking budget
-            does not think if that leaves no room.
+        must_call: whether the model has to call a tool. A thinking model cannot be forced to, so
+            thinking is turned off for this request; a model that always thinks may still choose.
+        max_tokens: maximum tokens of one answer, if the request sets it. A model with a thinking budget
+            does not think if this leaves too few tokens.
     """
     traits = row_of(TRAITS, model.replace(".", "-"), otherwise=TRAITS[""])
     if max_tokens is not None:

@@ -1,4 +1,4 @@
-"""The Messages API of the vendor and of compatible servers."""
+"""The Messages API of Anthropic and of compatible servers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""ModelInput -> the body of a Messages request. Pure.
+"""Converts a ModelInput into the body of a Messages request. Pure.
 
 Roles alternate, so consecutive messages of one role become one message of several blocks; each text
-stays its own block. Tool results come first in theirs, because they must directly follow their calls.
-Blank texts are refused by servers and never sent.
+stays a block. Tool results come first in their message, because they must directly follow their calls.
+Blank texts are never sent, because servers refuse them.
 
-Thinking returns to its place among the texts and calls, unchanged: the blocks are signed. Up to four
-cache breakpoints are set: the tools, the system text, and the last two user messages, so that the next
-request finds the prefix that this one wrote.
+Thinking returns unchanged to its place among the texts and calls, because its blocks are signed. Up to
+four cache breakpoints are set: the tools, the system text, and the last two user messages, so that the
+next request finds the prefix that this one wrote.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from nousd.wire.objects.media_types import bare
 from nousd.wire.objects.run_options import ToolChoice
 
 DIALECT: Final = "anthropic"
-"""The provider that wrote these reasoning blocks."""
+"""The dialect of reasoning blocks that this module encodes."""
 
 _CACHED: Final = {"type": "ephemeral"}
 _USER_MARKS: Final = 2
 _MARKED_AMONG: Final = 2 * _USER_MARKS
-"""Roles alternate."""
+"""How many of the newest messages contain that many user messages, as roles alternate."""
 
 Block = dict[str, Any]
 
@@ -65,10 +65,10 @@ def plan_of(request: ModelInput) -> Plan:
 
 
 def _find_turn_start(messages: Sequence[ModelMessage]) -> AssistantMessage | None:
-    """Return the first answer of the current tool loop; None if the model's turn only begins.
+    """Return the first answer of the current tool loop; None at the beginning of the model's turn.
 
-    To the server a whole loop is one turn, in which only the first answer has thinking; a text after
-    results, such as a steer, does not end it.
+    To the server a whole loop is one turn, in which only the first answer has thinking. A text after
+    results, such as a steer, does not end the turn.
     """
     first: AssistantMessage | None = None
     for index in range(len(messages) - 1, -1, -1):
@@ -113,7 +113,7 @@ _CHOICES: Final[dict[ToolChoice, str]] = {"auto": "auto", "none": "none", "requi
 
 
 def _mark_for_cache(body: dict[str, Any]) -> None:
-    # The marked ones are among the newest, which are open.
+    # The marked messages are among the newest, which are never cached as encoded bytes.
     turns = [
         message["content"]
         for message in body["messages"][-_MARKED_AMONG:]

@@ -1,7 +1,7 @@
-"""The events of a Messages answer -> pieces. Pure.
+"""Converts the events of a Messages answer into pieces. Pure.
 
-Text and thinking are emitted at once, a signed block when it ends, tool calls when the answer is
-complete: when the server gave a stop reason or ended the message.
+Text and thinking are emitted at once, a signed block when it ends, and tool calls when the answer is
+complete: when the server has sent a stop reason or the end of the message.
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class MessagesAnswer(Answer[_Event]):
             self._explanation = as_text(details.get("explanation"))
 
     def _count(self, usage: Any) -> None:
-        """Record the counts. Each is a total, so the last one is right."""
+        """Record the token counts. Each is a total, so the last one counts."""
         if isinstance(usage, dict):
             self._usage |= {key: usage[key] for key in _USAGE_KEYS if usage.get(key) is not None}
 
@@ -206,7 +206,7 @@ class MessagesAnswer(Answer[_Event]):
 
 
 def _thought(block: _Block) -> Block:
-    """Return the block in the form in which it is sent back, as far as it is known."""
+    """Return the block as it will be sent back, with the data known so far."""
     if block.type == "redacted_thinking":
         return {"type": block.type, "data": as_text(block.data)}
     return {

@@ -1,8 +1,8 @@
-"""Files beside a user's text: which models accept them, and the forms that servers want. Pure.
+"""Files attached to a user's text: which models accept them, and how they are encoded. Pure.
 
-Servers do not reliably report which models see images, so this is a small table of name prefixes of
-models that do not: a server's refusal would come too late, in the middle of a run. A model that is not
-in the table counts as seeing them, as almost all new models do.
+Servers do not reliably report which models see images, and a refusal would come too late, in the middle
+of a run. So a small table of name prefixes lists the models that do not. A model that is not in the
+table is assumed to see images, as almost all new models do.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ SEES_IMAGES: Final[dict[str, bool]] = {
 
 
 def kind_of(media_type: str) -> Kind | None:
-    """Return the kind of a media type for models, or None if no model takes it."""
+    """Return the kind of a media type, or None if no model accepts it."""
     plain = bare(media_type)
     if plain in IMAGE_TYPES:
         return "image"
@@ -98,7 +98,7 @@ def sees_images(model: str) -> bool:
 
 
 def name_of(attachment: Attachment) -> str:
-    """Return the file's name for the model."""
+    """Return the file name to show to the model."""
     return attachment.name or {"image": "image", "pdf": "document.pdf"}.get(
         kind_of(attachment.media_type) or "", "attachment.txt"
     )
@@ -115,10 +115,10 @@ def data_url(attachment: Attachment, blobs: Blobs) -> str:
 
 
 def text_of(attachment: Attachment, blobs: Blobs) -> str:
-    """Return the content of a text; invalid UTF-8 becomes U+FFFD."""
+    """Return the content of a text file; invalid UTF-8 becomes U+FFFD."""
     return blobs[attachment.artifact_id].decode("utf-8-sig", "replace")
 
 
 def inline_text(attachment: Attachment, blobs: Blobs) -> str:
-    """Return a text under its name, for servers that have no form for files of text."""
+    """Return a text file as text that begins with its name, for servers that accept no text files."""
     return f"Attached file {name_of(attachment)}:\n\n{text_of(attachment, blobs)}"

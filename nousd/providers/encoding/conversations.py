@@ -1,8 +1,8 @@
-"""The messages of conversations in a dialect's bytes, kept from one request to the next.
+"""Caches the messages of conversations in a dialect's encoding from one request to the next.
 
-A request mostly has the messages of the one before, and some more. Only what is new is written in the
-dialect; the rest are the bytes of then. The newest items stay open, because a dialect joins neighbours
-and marks the last ones.
+A request usually has the messages of the previous one and some new ones. Only the new messages are
+encoded; the others reuse the cached bytes. The newest items are not cached, because a dialect joins
+neighbours and marks the last ones.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from nousd.providers.encoding.request_body import encode_items
 
 KEPT_CONVERSATIONS_MAX: Final = 32
 KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Maximum size of all that is kept; about that of the cached contexts."""
+"""Maximum bytes of all cached conversations; about the size of the cached contexts."""
 
 _OPEN_ITEMS: Final = 8
 
 Item = dict[str, Any] | msgspec.Raw
-"""A part of a request's list of messages: one of them, or some that are JSON already."""
+"""A part of a request's list of messages: one message, or several that are already encoded."""
 
 
 class Before(NamedTuple):
-    """What comes before some messages: so many messages, with so many calls."""
+    """The numbers of messages, and of tool calls in them, before a position in a conversation."""
 
     messages: int = 0
     calls: int = 0
 
 
 Write = Callable[[Sequence[ModelMessage], Before], Iterable[tuple[int, dict[str, Any]]]]
-"""Writes messages as items, each with the index of the first message in it. Nothing that is written may
-depend on the messages before, besides ``Before``, unless a call and its result are on both sides.
+"""Encodes messages as items, each with the index of the first message in it. An item may depend on
+earlier messages only through ``Before``, except that a result may depend on its call.
 """
 
 
@@ -57,7 +57,7 @@ _NOTHING: Final = _KeptConversation(None, (), Before(), [], 0)
 
 
 class Conversations:
-    """The conversations that were sent last. Its methods may be called in several threads."""
+    """The conversations that were sent last. The methods may be called from several threads."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, _KeptConversation] = OrderedDict()
@@ -65,14 +65,14 @@ class Conversations:
         self._lock = threading.Lock()
 
     def new_messages(self, messages: Sequence[ModelMessage]) -> int:
-        """Return about how many messages would have to be written."""
+        """Return the approximate number of messages to encode."""
         return len(messages) - len(self._find(messages).messages)
 
     def items(self, messages: Sequence[ModelMessage], key: Hashable, write: Write) -> list[Item]:
-        """Return the messages in the dialect.
+        """Return the messages encoded in the dialect.
 
         Args:
-            key: all besides the messages that what is written depends on.
+            key: everything other than the messages that the encoding depends on.
         """
         known = self._find(messages)
         if known.key != key:
@@ -88,7 +88,7 @@ class Conversations:
 
     def _find(self, messages: Sequence[ModelMessage]) -> _KeptConversation:
         kept = self._kept.get(id(messages[0]), _NOTHING) if messages else _NOTHING
-        # The kept messages hold the first one, so its id is still its own.
+        # The cache keeps the first message alive, so no other object has its id.
         return kept if begins_with(messages, kept.messages) else _NOTHING
 
     def _keep(self, messages: Sequence[ModelMessage], grown: _KeptConversation) -> None:
@@ -102,8 +102,8 @@ class Conversations:
 
 
 def _count_settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, Any]]) -> int:
-    """Return how many items nothing further will change. The next one begins with a message, and with
-    no result.
+    """Return how many items later messages cannot change. The item after them begins a new message that
+    is not a tool result.
     """
     for end in range(len(written) - _OPEN_ITEMS, 0, -1):
         begin = written[end][0]
@@ -119,7 +119,7 @@ def _extend_kept(
     settled: Sequence[tuple[int, dict[str, Any]]],
     count: int,
 ) -> _KeptConversation:
-    """Return what is kept once the items of the next ``count`` messages are settled as well."""
+    """Return the cached conversation with the settled items of the next ``count`` messages added."""
     new = tail[:count]
     items = encode_items([item for _, item in settled])
     calls = sum(len(message.tool_calls) for message in new if type(message) is AssistantMessage)

@@ -1,7 +1,7 @@
-"""Data that servers need back with the next call, in a form for the log: bounded, valid JSON. Pure.
+"""Data that servers need back with the next call, made fit for the log: bounded, valid JSON. Pure.
 
-A server's own object is opaque to us, but comes from outside. Lone surrogates in it become U+FFFD, and
-an object that nests too deep is not kept.
+A server's object is opaque and untrusted. Lone surrogates in it become U+FFFD, and an object that is
+nested too deep is not kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nousd.wire.codec.envelope import is_nested_too_deep, scrub
 from nousd.wire.limits import UNSTREAMED_ANSWER_BYTES_MAX
 
 _ENTRY_CHARS: Final = 100
-"""Size that every kept object counts besides its content."""
+"""Characters that every kept object counts in addition to its content."""
 
 
 def storable(data: dict[str, Any]) -> dict[str, Any] | None:
@@ -28,7 +28,7 @@ def storable(data: dict[str, Any]) -> dict[str, Any] | None:
 
 
 class KeptSize:
-    """Counts the kept data of one answer."""
+    """Limits the size of the kept data of one answer."""
 
     def __init__(self) -> None:
         self._chars = 0
@@ -37,7 +37,7 @@ class KeptSize:
         """Count one more object with that much content.
 
         Raises:
-            ProviderError: the answer has more than may be kept.
+            ProviderError: the kept data exceeds the limit.
         """
         self._chars += chars + _ENTRY_CHARS
         if self._chars > UNSTREAMED_ANSWER_BYTES_MAX:

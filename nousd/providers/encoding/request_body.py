@@ -18,7 +18,7 @@ def encode_body(body: dict[str, Any]) -> bytes:
 
 
 def encode_items(items: list[dict[str, Any]]) -> bytes:
-    """Return some items of a list in a body as ``encode_body`` writes them, with commas between."""
+    """Return items of a list as ``encode_body`` encodes them, separated by commas, without brackets."""
     return _encode(items)[1:-1]
 
 
@@ -42,7 +42,7 @@ def _scrub_value(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON text within a body, for dialects that want it quoted."""
+    """Return a value as JSON text, for dialects that put it into a string of the body."""
     try:
         return msgspec.json.encode(value).decode()
     except UnicodeEncodeError:

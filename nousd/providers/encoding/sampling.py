@@ -21,10 +21,10 @@ PICKING: Final[Mapping[str, str]] = {"temperature": "temperature", "top_p": "top
 """Field of ``Sampling`` -> its name in most dialects."""
 
 _OPENAI: Final = re.compile(r"gpt-\d|chatgpt-|o\d|codex-")
-"""The vendor's own models, wherever they are served."""
+"""OpenAI's own models, on any server."""
 
 _FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
-"""The models that accept it when reasoning is off; other reasoning models never do."""
+"""Models that accept ``PICKING`` when reasoning is off; other reasoning models never do."""
 
 
 def rename_parameters(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def rename_parameters(sampling: Sampling | None, names: Mapping[str, str]) -> di
 
 
 def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
-    """Return the fields of a request to a server of one of OpenAI's dialects.
+    """Return the fields for a request in one of OpenAI's dialects.
 
     Args:
         limit: the dialect's name for the maximum length of an answer.
@@ -46,7 +46,7 @@ def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
 
 
 def chat_limit(model: str) -> str:
-    """Return the Chat Completions name for the maximum length of an answer: the vendor's newer models
+    """Return the Chat Completions name for the maximum length of an answer. OpenAI's newer models
     refuse the older name.
     """
     return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"

@@ -1,12 +1,12 @@
-"""Fragments of tool calls -> whole calls, for servers that number them and for those that do not.
+"""Assembles fragments of tool calls into whole calls, whether or not the server numbers them.
 
-A fragment belongs to a call by the first of these that applies:
+The first of these that a fragment has decides to which call it belongs:
 
-1. its ``index``; except that a new id *and* a name under a known index begin a call of their own
-   (some servers number all parallel calls 0);
+1. its ``index``; except that a new id *and* a name under a known index begin a new call (some servers
+   number all parallel calls 0);
 2. its ``id``;
-3. neither: it continues the last call, unless it carries a name and the last call has another
-   name, or has arguments already and the fragment is whole in itself.
+3. neither: it continues the last call, unless it has a name and either the last call has a different
+   name, or the last call already has arguments and those of the fragment are a complete object.
 
 The first id and the first name of a call are kept: servers that repeat them repeat them unchanged.
 Pure; knows nothing of JSON streams.
@@ -59,7 +59,7 @@ class CallAssembler:
         self._calls: list[_OpenCall] = []
         self._arguments_chars = 0
         self.held_bytes = 0
-        """The size of the arguments so far, as UTF-8, and of ids and names too long to be any."""
+        """UTF-8 bytes of the arguments so far, and of ids and names that are too long to be valid."""
 
     def add(self, fragment: CallFragment) -> None:
         """Take one fragment.
@@ -85,8 +85,8 @@ class CallAssembler:
         """Yield the calls in the order of their indexes, those without one in order of arrival.
 
         Args:
-            is_cut: whether the answer lacks its end. Then a call without arguments is not complete: it
-                would run without any, which the model did not ask for.
+            is_cut: whether the answer is cut off. A call without arguments is then left out: the model
+                may not have finished it.
         """
         calls = [call for call in self._calls if call.arguments.tell() or not is_cut]
         for position, call in enumerate(sorted(calls, key=lambda call: call.index or 0)):

@@ -1,8 +1,8 @@
 """Names of tools and ids of calls in the form that every server accepts. Pure.
 
-Servers refuse what their patterns do not match. Names keep letters, digits, ``_`` and ``-``. Ids of
-calls become ``call00001``, ``call00002``... by position: nine letters and digits, which the strictest
-server asks for, and the same on every later request, so that prompt caches keep working.
+Servers refuse names and ids that do not match their patterns. Names keep letters, digits, ``_`` and
+``-``. Ids of calls become ``call00001``, ``call00002``... by position: nine letters and digits, as the
+strictest server requires, and the same in every later request, so that prompt caches keep working.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _NOT_IN_TOOL_NAMES: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ToolNames:
-    """The names under which a server knows the tools of one request; no two are equal, and names that
-    fit stay as they are.
+    """The aliases of one request's tools for the server. They are unique, and a valid name is its own
+    alias.
     """
 
     def __init__(self, tools: Iterable[ToolSpec]) -> None:
@@ -35,11 +35,11 @@ class ToolNames:
                 taken.add(self._aliases[name])
 
     def to_alias(self, name: str) -> str:
-        """Return the name sent to the server, also for a tool that is no longer offered."""
+        """Return the name sent to the server, even for a tool that is no longer offered."""
         return self._aliases.get(name) or _plain_name(name)
 
     def back(self) -> dict[str, str]:
-        """Return the name sent to the server -> the tool's own name."""
+        """Return a mapping from the name sent to the server to the tool's own name."""
         return {alias: name for name, alias in self._aliases.items()}
 
 
@@ -61,7 +61,7 @@ class CallIds:
     """Numbers calls by position; a result gets the number of the last call with its id.
 
     Args:
-        before: the number of calls in messages before, whose results came before as well.
+        before: the number of calls in earlier messages, which also contain their results.
     """
 
     def __init__(self, before: int = 0) -> None:

@@ -19,14 +19,14 @@ from nousd.providers.interface import Blobs
 from nousd.wire.codec.decoding import decode_json
 
 DEFAULT_MODEL: Final = "gemini-flash-latest"
-"""An alias that always means an existing model: the vendor retires models after about a year."""
+"""An alias that always names an existing model: Google retires models after about a year."""
 
 _COLLECTIONS: Final = ("models/", "tunedModels/")
 """Valid prefixes of a model's name; without one, ``models/`` is added."""
 
 
 class GeminiProvider(HostedProvider):
-    """A server of this dialect; see ``HostedProvider``.
+    """A Gemini server; see ``HostedProvider``.
 
     ``api_base`` precedes ``/v1beta``.
     """
@@ -68,7 +68,7 @@ class GeminiProvider(HostedProvider):
 
 
 def _resource(model: str) -> str:
-    """Return the model's path; no name can lead elsewhere on the server."""
+    """Return the model's path. The name is quoted, so it cannot lead to another resource."""
     collection = next((name for name in _COLLECTIONS if model.startswith(name)), "")
     return (collection or "models/") + quote(model.removeprefix(collection), safe="")
 

@@ -1,9 +1,9 @@
-"""ModelInput -> the body of a ``generateContent`` request. Pure.
+"""Converts a ModelInput into the body of a ``generateContent`` request. Pure.
 
 A conversation is a list of contents with the roles ``user`` and ``model``, each a list of parts.
-Neighbouring messages of one role are parts of one content, except that the results of calls have their
-own content directly after the calls: the server counts them there, and older models match them with the
-calls only by their order.
+Neighbouring messages of one role are parts of one content, except that the results of calls have a
+separate content directly after the calls: the server counts them there, and older models match results
+and calls only by their order.
 
 The model signs parts of its answers, and each signature must return on the same part.
 """
@@ -43,7 +43,7 @@ THINKING_BUDGETS: Final[dict[Thinking, int]] = {
     "medium": 8192,
     "high": 24576,
 }
-"""Tokens per effort, as the vendor maps the same words in its compatible API of another dialect."""
+"""Tokens per effort, as Google maps the same words in its OpenAI-compatible API."""
 
 _LEAST_PRO_BUDGET: Final = 128
 
@@ -60,7 +60,7 @@ THINKING_FORMS: Final[dict[str, ThinkingForm]] = {
 require signed calls."""
 
 _NOT_SIGNED: Final = "skip_thought_signature_validator"
-"""The vendor's placeholder signature for a call that another model wrote."""
+"""Google's placeholder signature for a call that another model wrote."""
 
 _ROLES: Final[dict[type, str]] = {
     UserMessage: "user",
@@ -112,7 +112,7 @@ def _thinking_form(model: str) -> ThinkingForm:
 
 
 def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
-    """Return the thinking setting in the model's form; None if it has none."""
+    """Return the thinking setting in the form that the model accepts; None if it accepts none."""
     is_off, is_pro = thinking == "off", "pro" in model
     match _thinking_form(model):
         case "none":
@@ -183,8 +183,8 @@ class _PartWriter:
         return {"inlineData": {"mimeType": attachment.media_type, "data": data}}
 
     def _model_parts(self, message: AssistantMessage) -> Iterator[Part]:
-        """Yield the parts in their original order, with their signatures, as far as these
-        were stored.
+        """Yield the parts in their original order and with their signatures, as far as these were
+        stored.
         """
         text = message.text
         calls = iter(message.tool_calls)

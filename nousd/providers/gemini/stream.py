@@ -1,11 +1,10 @@
-"""The chunks of a ``generateContent`` answer -> pieces. Pure.
+"""Converts the chunks of a ``generateContent`` answer into pieces. Pure.
 
-Each chunk has the parts since the last one, and calls come whole. There is no end marker: the chunk
+Each chunk has the parts since the chunk before, and calls come whole. There is no end marker: the chunk
 with the finish reason is the last, and the end of the input confirms it.
 
-If the model signed a part or gave a call an id, the layout of the answer is stored as one
-``ReasoningKept`` per part, in order, so that ``gemini_contents`` can return every signature to its
-place.
+If the model signed a part or gave a call an id, the layout of the answer is emitted as one
+``ReasoningKept`` per part, in order, so that ``request`` can return every signature to its place.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ CUT_REASONS: Final = frozenset({"CONTINUATION", "MAX_TOKENS"})
 
 
 class GeminiChunk(msgspec.Struct, rename="camel"):
-    """A part of an answer, or a failure."""
+    """One chunk of an answer, or a failure."""
 
     candidates: Any = None
     prompt_feedback: Any = None
@@ -165,7 +164,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
             yield TextDelta(whole)
 
     def _place_text(self, chars: int, signed: Mapping[str, str]) -> None:
-        """Record a part of text. Unsigned neighbours are joined; a signed part stays separate."""
+        """Record the place of a text part. Unsigned neighbours are joined; a signed part is separate."""
         last = self._places[-1] if self._places else {}
         if not signed and "text_chars" in last and "thoughtSignature" not in last:
             last["text_chars"] += chars

@@ -1,8 +1,8 @@
 """The models that a daemon can call: its providers by name, and the default model.
 
-A model is named ``provider/model``. Providers are created when they are first used, so that an unused
-one costs nothing. The user's facts about a model (its window, its price, what it accepts) win over
-those of its provider.
+A model is named ``provider/model``. Providers are created on first use, so that an unused one costs
+nothing. The user's facts about a model (its window, price and accepted attachments) override those of
+its provider.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from nousd.wire.objects.entries import Sampling, Thinking
 
 _PROVIDER_LIKENESS_MIN: Final = 0.7
 _ALIAS_LIKENESS_MIN: Final = 0.8
-"""Similarity (0 to 1) from which an unknown name counts as a typing error. There are many models, and
-some are named nearly like an alias.
+"""Similarity (0 to 1) from which an unknown name counts as a typing error. Aliases need more, because
+the names of some models are similar to an alias.
 """
 
 
@@ -99,11 +99,11 @@ class Models:
         return self._made[name]
 
     async def aclose(self) -> None:
-        """Close what the providers keep between calls."""
+        """Release the resources that providers keep between calls."""
         for provider in self._made.values():
             await provider.aclose()
 
-    # --- which model -------------------------------------------------------------------------
+    # --- choice of a model -------------------------------------------------------------------
 
     def choice(
         self,
@@ -124,8 +124,8 @@ class Models:
         current provider. Its name may contain slashes if one of its known models' does.
 
         Raises:
-            ModelUnknown: the name is that of a provider, nearly that of an alias or a provider, or
-                begins with what is no provider.
+            ModelUnknown: the name is that of a provider, is similar to that of an alias or a provider,
+                or begins with an unknown provider.
         """
         if alias := self.aliases.get(name):
             return ModelChoice(alias.provider, alias.model, near.thinking)
@@ -148,22 +148,22 @@ class Models:
         return plain
 
     def _has_slashes(self, near: ModelChoice) -> bool:
-        """Return whether the provider of a model has models with a slash in their names."""
+        """Return whether the provider of ``near`` has known models with a slash in their names."""
         known = (near, *self.list_known())
         return any("/" in each.model for each in known if each.provider == near.provider)
 
     def list_known(self) -> tuple[ModelChoice, ...]:
-        """Return the models that are known without a request: the default one, each provider's default,
-        those of the aliases, and those with facts of the user.
+        """Return the models that are known without a request: the default model, each provider's
+        default, the targets of aliases, and the models with facts of the user.
         """
         own = (ModelChoice(provider, model) for provider, model in self._own.items())
         said = (ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts))
         return tuple(dict.fromkeys((self.default, *own, *self.aliases.values(), *said)))
 
-    # --- what is known of a model ------------------------------------------------------------
+    # --- facts about a model -----------------------------------------------------------------
 
     def context_window(self, choice: ModelChoice) -> int:
-        """Return how many tokens the model accepts."""
+        """Return the model's context window in tokens."""
         return (
             self._facts_of(choice).context_window
             or self._context_window
@@ -171,7 +171,7 @@ class Models:
         )
 
     def largest_window(self) -> int:
-        """Return the largest of the windows that are known without a request."""
+        """Return the largest context window that is known without a request."""
         said = [facts.context_window for facts in self._facts.values() if facts.context_window]
         return max([self.context_window(self.default), *said])
 

@@ -11,7 +11,7 @@ from typing import Final
 from nousd.providers.models.names import row_of
 
 DEFAULT_WINDOW: Final = 128_000
-"""For a model that is not in the table: what most hosted models accept at least."""
+"""For a model that is not in the table; most hosted models accept at least this."""
 
 WINDOWS: Final[dict[str, int]] = {
     "chatgpt-4o": 128_000,
@@ -50,5 +50,5 @@ WINDOWS: Final[dict[str, int]] = {
 
 
 def context_window(model: str) -> int:
-    """Return the tokens of the model; a vendor before a slash (``openai/gpt-4o``) is ignored."""
+    """Return the model's window; a vendor before a slash (``openai/gpt-4o``) is ignored."""
     return row_of(WINDOWS, model, DEFAULT_WINDOW)

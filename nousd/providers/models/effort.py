@@ -1,4 +1,4 @@
-"""The reasoning efforts that the vendor's models accept, by prefixes of their names. Pure."""
+"""The reasoning efforts that OpenAI's models accept, by prefixes of their names. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reasons(model: str) -> bool:
 
 
 def effort_for(model: str, thinking: Thinking) -> str:
-    """Return the effort to ask a model for that ``reasons``."""
+    """Return the effort to request from a model that accepts one (``reasons``)."""
     if thinking != "off":
         return thinking
     name = plain_name(model)

@@ -1,7 +1,7 @@
-"""The models that servers list: all providers are asked at once, and answers cached for a minute.
+"""Lists the models of all providers. Servers are asked concurrently; answers are cached for a minute.
 
-A server that cannot be asked is reported beside the others; the user's configured models are listed in
-any case.
+A server that does not answer is reported and does not hide the others. The user's configured models are
+always listed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _REMEMBERED_SECONDS: Final = 60.0
 
 
 class UnlistedProvider(NamedTuple):
-    """A provider that could not be asked, and the reason."""
+    """A provider whose server returned no list, and the reason."""
 
     provider: str
     cause: str
@@ -46,7 +46,7 @@ class _CachedNames(NamedTuple):
 
 
 class ModelLists:
-    """The lists of all providers."""
+    """The cached lists of all providers."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -60,11 +60,11 @@ class ModelLists:
         also: Sequence[ModelChoice] = (),
         refresh: bool = False,
     ) -> Listing:
-        """Return the models of that provider, or of all.
+        """Return the models of one provider, or of all.
 
         Args:
-            also: models that are listed even if no server does.
-            refresh: asks again, whatever is remembered.
+            also: models to list even if no server lists them.
+            refresh: ask the servers even if their answers are cached.
         """
         wanted = self._models.providers if provider is None else (provider,)
         failures: dict[str, str] = {}
@@ -107,7 +107,7 @@ class ModelLists:
 
 
 def _nameable(provider: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the models that a command could name, as many as an answer can hold and one more."""
+    """Return the models whose names a command can contain, at most one more than a listing holds."""
     fitting = (
         name
         for name in names

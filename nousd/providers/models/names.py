@@ -1,7 +1,7 @@
-"""Tables of facts about models, by the beginnings of their names.
+"""Tables of facts about models, keyed by prefixes of their names.
 
-A vendor before a slash (``openai/gpt-4o``) is passed over, case does not count, the longest beginning
-that fits counts, and ``""`` fits every name.
+A vendor before a slash (``openai/gpt-4o``) is ignored, and so is case. The longest matching prefix
+wins; ``""`` matches every name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def plain_name(model: str) -> str:
 
 
 def row_of(table: Mapping[str, Row], model: str, otherwise: Row) -> Row:
-    """Return the row for the model."""
+    """Return the row for the model; ``otherwise`` if no prefix matches."""
     name = plain_name(model)
     fitting = [beginning for beginning in table if name.startswith(beginning)]
     return table[max(fitting, key=len)] if fitting else otherwise

@@ -25,8 +25,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cost_usd(usage: Usage, price: Price) -> float:
-    """Return the cost of a call in US dollars. Cached tokens are parts of the input, and are not
-    counted twice; nor is a server believed that reports more of them than there was input.
+    """Return the cost of a call in US dollars. Cached tokens are part of the input and are not counted
+    twice. A reported number of them that exceeds the input is reduced to it.
     """
     cache_read = min(usage.cache_read, usage.input)
     cache_write = min(usage.cache_write, usage.input - cache_read)

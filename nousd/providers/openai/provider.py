@@ -1,4 +1,4 @@
-"""Chat Completions of the vendor and of compatible servers."""
+"""Chat Completions of OpenAI and of compatible servers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class OpenAIProvider(HostedProvider):
     def accepts(self, model: str, media_type: str) -> bool:
         kind = kind_of(media_type)
         if kind == "pdf":
-            # Most other servers refuse the kind of part that carries a file.
+            # Most other servers refuse parts of type ``file``.
             return self.at_vendor and sees_images(model)
         return kind == "text" or (kind == "image" and sees_images(model))
 
@@ -56,12 +56,12 @@ class OpenAIProvider(HostedProvider):
 
 
 class ListedModel(msgspec.Struct):
-    """A model in a list in the vendor's form."""
+    """A model in OpenAI's list of models."""
 
     id: str
 
 
 class ListedModels(msgspec.Struct):
-    """The list of models; it has no pages."""
+    """OpenAI's list of models, which has no pages."""
 
     data: list[ListedModel]

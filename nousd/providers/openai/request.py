@@ -1,4 +1,4 @@
-"""ModelInput -> the body of a Chat Completions request. Pure."""
+"""Converts a ModelInput into the body of a Chat Completions request. Pure."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _write_messages(
 
 
 def _message(message: ModelMessage, ids: CallIds, names: ToolNames, blobs: Blobs) -> dict[str, Any]:
-    # The exact type is asked for: ``isinstance`` takes ten times as long to say no of a struct.
+    # Compares the exact type: a failing ``isinstance`` takes ten times as long for a struct.
     if type(message) is UserMessage:
         return {"role": "user", "content": _content(message, blobs)}
     if type(message) is ToolResultMessage:

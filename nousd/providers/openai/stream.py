@@ -1,7 +1,7 @@
-"""The chunks of a Chat Completions answer -> pieces. Pure.
+"""Converts the chunks of a Chat Completions answer into pieces. Pure.
 
-Text and reasoning are emitted at once, tool calls when the answer is complete: when the server sent
-``[DONE]`` or a finish reason.
+Text and reasoning are emitted at once, and tool calls when the answer is complete: when the server has
+sent ``[DONE]`` or a finish reason.
 """
 
 from __future__ import annotations

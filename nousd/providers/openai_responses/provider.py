@@ -1,4 +1,4 @@
-"""The Responses API of the vendor and of compatible servers."""
+"""The Responses API of OpenAI and of compatible servers."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class ResponsesProvider(HostedProvider):
 
     def accepts(self, model: str, media_type: str) -> bool:
         kind = kind_of(media_type)
-        # The server gives a file to the model as text and as pictures of its pages.
+        # The server passes a file to the model as text and as images of its pages.
         return kind == "text" or (kind is not None and sees_images(model))

@@ -1,7 +1,7 @@
-"""ModelInput -> the body of a Responses request. Pure.
+"""Converts a ModelInput into the body of a Responses request. Pure.
 
-The server stores nothing: every request carries the whole conversation, with the encrypted reasoning
-items, each in its place.
+The server stores nothing: every request carries the whole conversation, with each encrypted reasoning
+item in its place.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIALECT: Final = "openai-responses"
 
 _LIMIT: Final = "max_output_tokens"
 _LEAST_LIMIT: Final = 16
-"""Tokens of an answer; the vendor refuses fewer."""
+"""Minimum of the answer's token limit; OpenAI refuses less."""
 
 _NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -123,7 +123,7 @@ def _attachment(attachment: Attachment, blobs: Blobs) -> dict[str, Any]:
 def _answer(message: AssistantMessage, ids: CallIds, names: ToolNames) -> Iterator[dict[str, Any]]:
     """Yield the items of an answer in their original order, as far as it was stored.
 
-    Reasoning that nothing follows is left out: servers refuse it.
+    Reasoning with no item after it is left out, because servers refuse it.
     """
     text = message.text
     calls = iter(message.tool_calls)

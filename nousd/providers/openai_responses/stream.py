@@ -1,12 +1,12 @@
-"""The events of a Responses answer -> pieces. Pure.
+"""Converts the events of a Responses answer into pieces. Pure.
 
 An answer is a list of output items: reasoning, messages, calls. Each is announced, sent in deltas and
-sent whole when it is done. Servers leave out some of these, so a whole item counts only as far as its
-deltas did not come; the last event repeats the whole list, which is all there is if nothing was
+sent whole when it is done. Servers omit some of these, so a whole item supplies only the content for
+which no deltas came. The last event repeats the whole list, which is the only source if nothing was
 streamed.
 
-Content that the model needs back is stored as one ``ReasoningKept`` per item, in order, so that
-``responses_input`` can restore every place.
+If the server needs any item back, one ``ReasoningKept`` per item is emitted, in order, so that
+``request`` can restore the order of the answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ResponsesEvent(msgspec.Struct):
 
 
 class _Item:
-    """An output item, as far as it is known; ``whole`` once it is done."""
+    """An output item so far; ``whole`` is set once it is done."""
 
     def __init__(self) -> None:
         self.kind = ""
@@ -63,7 +63,7 @@ class _Item:
 
     @property
     def is_kept(self) -> bool:
-        """True if the model needs more of it back than its text or its call."""
+        """True if the server needs more of the item back than its text or its call."""
         whole = self.whole or {}
         if self.kind == "reasoning":
             # A server that stores nothing recognises such an item only by its content.
@@ -71,13 +71,13 @@ class _Item:
         return self.kind == "message" and bool(whole.get("phase"))
 
     def place(self) -> dict[str, Any]:
-        """Return the sort key of the item in the answer."""
+        """Return the stored data that restores the item in its place in the answer."""
         if self.kind == "reasoning":
             return self.whole or {}
         place: dict[str, Any] = {"type": self.kind}
         if self.kind == "message":
             place["text_chars"] = self.text_chars
-            # Only for a text: its reasoning belongs to exactly this text.
+            # Only a message keeps its id: the reasoning before it belongs to exactly this message.
             whole = self.whole or {}
             place |= {key: whole[key] for key in ("id", "phase") if whole.get(key)}
         return place
@@ -148,7 +148,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         "response.incomplete": _take_end,
         "response.failed": _take_end,
     }
-    """type -> its handler. All other events repeat what these contain."""
+    """type -> its handler. All other events only repeat the content of these."""
 
     def _position(self, event: ResponsesEvent, *, begins: bool = False) -> int:
         """Return the index of the event's item; without one, the event belongs to the last open item."""
@@ -184,7 +184,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             self.calls.add(CallFragment(position, id=id, name=name))
 
     def _end_item(self, position: int, whole: dict[str, Any]) -> Iterator[Piece]:
-        """Take a whole item and emit the part that its deltas did not contain."""
+        """Take a whole item and emit the content that its deltas did not contain."""
         item = self._item(position, as_text(whole.get("type")))
         if item.whole is not None:
             return
@@ -239,7 +239,7 @@ def _is_cut(response: Mapping[str, Any]) -> bool:
     """Return whether a finished response is truncated.
 
     Raises:
-        ProviderError: it failed.
+        ProviderError: the response failed.
     """
     status = response.get("status")
     if response.get("error") or status == "failed":

@@ -1,1 +1,1 @@
-"""From settings to providers: keys, the registry, automatic choice."""
+"""Creates providers from settings: keys, the registry, automatic choice."""

@@ -1,5 +1,5 @@
-"""The provider ``auto`` resolves to: the first that is configured, else a model server on this
-machine at its usual port, else the built-in model.
+"""Resolves the provider ``auto``: the first configured provider, else a model server on this machine at
+its usual port, else the built-in model.
 
 A local server is asked for its models without a key and with a short time limit; any other program on
 such a port is skipped.
@@ -25,7 +25,7 @@ LOCAL_DIALECT: Final = "openai"
 """The dialect of all local servers."""
 
 _NO_CHAT: Final = "embed"
-"""Parts of names of models that only compute embeddings."""
+"""Part of the names of models that only compute embeddings."""
 
 
 class LocalServer(NamedTuple):
@@ -50,7 +50,7 @@ LOCAL_SERVERS: Final = (
 
 
 class Candidate(Protocol):
-    """A provider that is configured."""
+    """A configured provider."""
 
     @property
     def dialect(self) -> str: ...
@@ -62,7 +62,7 @@ class FoundProvider(NamedTuple):
     """The provider that ``auto`` resolves to.
 
     Args:
-        api_base, model: of a local server, whose first model it is; else None.
+        api_base, model: the URL of a local server and its first chat model; else None.
         reason: for people.
     """
 
@@ -93,7 +93,9 @@ async def find_provider(
 
 
 async def _find_listening(servers: Sequence[LocalServer]) -> Sequence[LocalServer]:
-    """Return the servers at whose ports somebody listens: mostly none, and then nothing is imported."""
+    """Return the servers whose ports accept connections. Usually there are none, and then nothing is
+    imported.
+    """
     there: set[LocalServer] = set()
 
     async def look(server: LocalServer) -> None:
@@ -109,7 +111,7 @@ async def _find_listening(servers: Sequence[LocalServer]) -> Sequence[LocalServe
 
 
 async def _find_local(servers: Sequence[LocalServer]) -> FoundProvider | None:
-    # Imported here, so that others never load it, and before the time limit.
+    # Imported here, so that it is loaded only if needed, and before the time limit.
     from nousd.providers.setup.registry import ProviderSettings, make_provider
 
     asked = {

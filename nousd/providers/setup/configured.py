@@ -1,6 +1,6 @@
-"""From the configuration to the models that can be used.
+"""Creates the usable models from the configuration.
 
-The configuration is given as protocols: this module does not know where it was read from.
+The configuration is described by protocols: this module does not know where it was read from.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RecordOf = Callable[[str], Record]
 
 
 class Key(Protocol):
-    """A key that is not shown by accident."""
+    """A key that is shown only on request."""
 
     def reveal(self) -> str: ...
 
@@ -96,12 +96,12 @@ def build_configured_models(
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
 ) -> Models:
-    """Return the models of every configured provider. The default provider is made at once, so that its
-    errors are reported at the start.
+    """Return the models of every configured provider. The default provider is created at once, so that
+    its errors are reported at the start.
 
     Args:
-        secrets: receives every key as soon as it is known; no error of a provider contains one.
-        record: if given, every exchange with a server passes through its return value.
+        secrets: receives every key as soon as it is known, and redacts the errors of providers.
+        record: if given, returns the recorder for every exchange with a provider's server.
 
     Raises:
         ConfigError: the default provider cannot be used with this configuration.
@@ -131,10 +131,10 @@ def make_configured(
     random: Callable[[], float] = random.random,
     record: RecordOf | None = None,
 ) -> Provider:
-    """Return one of the providers. Its key is known to ``secrets`` before it is first sent.
+    """Return one of the providers. Its key is added to ``secrets`` before it is first sent.
 
     Raises:
-        ConfigError: it cannot be used with this configuration.
+        ConfigError: the provider cannot be used with this configuration.
     """
     key = provider.api_key.reveal() if provider.api_key else None
     if key is not None:

@@ -1,8 +1,8 @@
-"""A key that a command of the user prints, such as ``pass show vendor``.
+"""Reads a key from a command of the user, such as ``pass show vendor``.
 
 The command is a list of words, run without a shell when the key is first needed. Its output is the key
 and appears in no error; its standard error is discarded. It is the user's own program, so it is not
-sandboxed, but its environment lacks our other keys.
+sandboxed, but its environment has no ``*_API_KEY`` variables.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ OUTPUT_BYTES_MAX: Final = 16 * 1024
 """Maximum length of its output; more is not a key."""
 
 _KILLED_SECONDS: Final = 1.0
-"""How long to wait for the end of a killed command."""
+"""How long to wait for a killed command to end."""
 
 _LEFTOVER_SECONDS: Final = 0.2
-"""How long to read on after it has ended; a process that it left behind may hold the pipe open."""
+"""How long to keep reading after it has ended: a process that it left behind may hold the pipe open."""
 
 
 async def key_from(command: Sequence[str], folder: Path) -> str:
-    """Return the key that the command prints, run in ``folder``.
+    """Run the command in ``folder`` and return the key that it prints.
 
     Raises:
-        KeyUnavailable: it cannot be run, takes too long, fails, or prints nothing or too much.
+        KeyUnavailable: the command cannot be run, takes too long, fails, or prints no valid key.
     """
     output = bytearray()
     process = await _start_process(command, folder)

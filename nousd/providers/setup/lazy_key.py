@@ -21,7 +21,7 @@ AskKey = Callable[[], Awaitable[str]]
 _UNAUTHORIZED: Final = 401
 
 _NO_KEY: Final = "no-key-yet"
-"""The key for questions that need no server."""
+"""The key of the provider that answers questions without a server."""
 
 
 class _KeyedProvider:
@@ -37,10 +37,10 @@ class _KeyedProvider:
 
 
 class LateKeyProvider:
-    """The provider that ``make`` makes from the key.
+    """A provider that ``make`` creates once the key is known.
 
-    A call that is refused with 401 although the key worked before is repeated with a new key: keys can
-    expire.
+    A call that is refused with 401 although the key worked before raises a retryable error, and the next
+    call uses a new key: keys can expire.
 
     Raises:
         ConfigError: ``make`` fails with any key.

@@ -35,9 +35,9 @@ class ProviderSettings:
         key_variable: the name of the key's setting in errors.
         model: used by sessions that name none.
         context_window: in tokens; overrides the known value.
-        is_stand_in: whether the built-in model answers because there is no other, and says so.
-        record: if given, every exchange with a server passes through its return value.
-        secrets: removed from its errors besides its key; None for nothing.
+        is_stand_in: whether the built-in model replaces a missing provider, and says so.
+        record: if given, returns the recorder for every exchange with the server.
+        secrets: further secrets to redact in errors; None for none.
     """
 
     api_base: str | None = None
@@ -68,7 +68,7 @@ def make_provider(
 
     Args:
         name: the provider's name; None for the dialect's.
-        ask_key: asked for the key when it is first needed, instead of the key in the settings.
+        ask_key: returns the key when it is first needed, instead of the key in the settings.
         random: returns numbers in [0, 1) for the pauses between attempts.
 
     Raises:
