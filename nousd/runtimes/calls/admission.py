@@ -1,10 +1,10 @@
 """Decides which calls may run: asks each policy source in turn, up to the first that denies.
 
-Their opinions are logged in that order (``tool_call_policy_evaluated``). Nobody is asked for approval
-here and nothing runs.
+The opinions are logged in that order (``tool_call_policy_evaluated``). No approval is requested here and
+nothing runs.
 
-Hooks come first, since they may change the arguments: the rules judge, and the hash covers, the
-arguments that remain. The opinions of hooks are logged last, even after a rule that denies.
+Hooks are called before the rules, because they may change the arguments: the rules judge, and the hash
+covers, the changed arguments. The opinions of hooks are logged last, even after a rule that denies.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ RAW_ARGUMENTS: Final = "_raw"
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why a call does not run, or failed; ``code`` is that of the warning, ``by`` the source that
-    decided, ``hint`` what the user can do about it.
+    """The reason why a call does not run, or why it failed.
+
+    Args:
+        code: the code of the warning.
+        by: the source that decided.
+        hint: a remedy for the user; "" if there is none.
     """
 
     code: str
@@ -43,7 +47,7 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class AdmittedCall(msgspec.Struct, frozen=True):
-    """A call that may run, unless it needs approval, with its validated arguments.
+    """A call with validated arguments that may run, at once or after approval.
 
     If it already has a ``result``, that is used and nothing runs.
     """
@@ -60,7 +64,7 @@ class Admission(msgspec.Struct, frozen=True):
 
     Args:
         input_hash: hash of the tool's name and the arguments that would run.
-        attempt: number of requests for this very call, this one included.
+        attempt: number of requests for this same call, including this one.
         opinions: the opinions of hooks.
         remarks: failures of hooks.
     """
@@ -82,7 +86,7 @@ async def admit(
     *,
     earlier: EarlierAttempts = NEVER_SEEN,
 ) -> Admission:
-    """Return whether a call may run, in the current state of the daemon and the session."""
+    """Return the decision on a call, in the current state of the daemon and the session."""
     attempt = earlier.attempts + 1
     case = _Case(tools, host, call)
     sources: list[PolicySource] = []
@@ -122,7 +126,7 @@ def input_hash(tool: str, args: Mapping[str, Any]) -> str:
 
 
 def hash_of_request(tools: Mapping[str, Tool], call: ToolCall) -> str:
-    """Return the hash of a call before admission; of the validated arguments, if they are valid."""
+    """Return the hash of a call before admission, with validated arguments if they are valid."""
     tool = tools.get(call.name)
     if tool is None:
         return input_hash(call.name, call.args)

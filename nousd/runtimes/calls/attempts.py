@@ -1,7 +1,7 @@
-"""Decides about a call that was seen before: whether it runs again, or repeats its stored result.
+"""Decides whether a call that was requested before runs again or reuses its stored result.
 
-It is the same call if it is at the same index of the same entry; equal arguments do not make it the
-same. A call that may have had an effect never runs again without new approval, whatever the mode.
+Two requests are the same call if they have the same index in the same entry; equal arguments do not make
+them the same. A call that may have had an effect never runs again without new approval, in any mode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nousd.wire.objects.policy import PolicyDecision, PolicySource
 _SOURCE: Final = "replay"
 
 GIVEN_AGAIN: Final = "it only reads, and its result is stored"
-"""The reason that is given when a stored result is used."""
+"""The logged reason for using a stored result."""
 
 
 class StoredResult(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class RetryDecision(NamedTuple):
     """The consequence of earlier attempts for a call.
 
     Args:
-        judgement: the decision of rules and mode, with this as a further source.
+        judgement: the decision of rules and mode, with the source ``replay`` added.
         result: used instead of a run, if present.
     """
 

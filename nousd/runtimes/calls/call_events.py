@@ -27,7 +27,7 @@ class CallEvents:
     """Builds the events of a client's own call, whose request is already in the log."""
 
     gated: Literal[False] | UnsetType = UNSET
-    """False of a call that the gate did not judge."""
+    """False for a call that the gate did not judge."""
 
     def __init__(self, host: CallHost, call: ToolCall, admission: Admission) -> None:
         self._host = host
@@ -37,8 +37,8 @@ class CallEvents:
         self.executed_by: ExecutedBy = (
             verdict.tool.executed_by if isinstance(verdict, AdmittedCall) else "nousd"
         )
-        """Whose code carries the call out, if it is carried out."""
-        # It can change while the call waits or runs, and counts for the next one.
+        """The party whose code carries out the call, if it runs."""
+        # Kept here: a change of mode while the call waits or runs is only for the next call.
         self._mode = host.permission_mode
         self.answered: PolicySource | None = None
         """The user's answer, once there is one."""
@@ -101,7 +101,7 @@ class CallEvents:
         Args:
             in_result: whether the result of the call names them, too.
         """
-        # Without a run there is no warning.
+        # A call without a run has no warnings, so its output names the files.
         return [] if in_result or not files else self.build_updates(f"[{remark_of(files)}]")
 
     def build_allowed_start(self, reason: str) -> list[events.Event]:
@@ -128,17 +128,17 @@ class CallEvents:
     def build_updates(
         self, text: str, stream: OutputKind | UnsetType = UNSET
     ) -> list[events.Event]:
-        """Return the events of output, in pieces that are small enough for an event.
+        """Return the events of a piece of output, split to the size limit of an event.
 
         Args:
-            stream: the kind of the output, if the tool could tell.
+            stream: the kind of the output, if the tool knows it.
         """
         return [
             events.ToolCallOutput(**self.keys, delta=delta, stream=stream) for delta in deltas(text)
         ]
 
     def build_warnings(self, _refused: Refused) -> list[events.Event]:
-        """Return the warnings about the call; a call without a run reports them in its end."""
+        """Return the warnings about the call; the end of a call without a run reports them instead."""
         return []
 
     def build_completion(
@@ -193,7 +193,9 @@ class CallEvents:
 
 
 class TurnCallEvents(CallEvents):
-    """Builds the events of one call of a turn, which every client gets and the transcript contains."""
+    """Builds the events of one call of a turn: every client receives them, and the transcript contains
+    the result.
+    """
 
     def __init__(self, turn: TurnCallHost, call: ToolCall, admission: Admission) -> None:
         super().__init__(turn, call, admission)
@@ -222,7 +224,7 @@ class TurnCallEvents(CallEvents):
         ]
 
     def build_warnings(self, refused: Refused) -> list[events.Event]:
-        """See ``CallEvents.build_warnings``. A long text is whole in the call's result."""
+        """See ``CallEvents.build_warnings``. The call's result contains a long text in full."""
         told = events.Warning(
             **self._turn.tracker.where,
             code=refused.code,
@@ -276,7 +278,7 @@ class TurnCallEvents(CallEvents):
 
 
 class ObservedCallEvents(TurnCallEvents):
-    """Builds the events of a call that an agent program has carried out without having asked."""
+    """Builds the events of a call that an agent program has carried out without asking."""
 
     gated: Literal[False] | UnsetType = False
 

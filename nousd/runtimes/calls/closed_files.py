@@ -1,7 +1,7 @@
-"""Asks about a call if not every file that is closed to it could be found.
+"""Requires approval for a call if the search for files closed to it is incomplete.
 
-A rule names paths, and a file may have other names (hard links); the search for what is closed is
-bounded. Where it did not reach everything, the call might read what a rule denies.
+A rule names paths, but a file may have other names (hard links), and the search for them is bounded.
+After an incomplete search, the call might read a file that a rule denies.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nousd.wire.objects.tool_footprint import Access
 async def merge_search_for_closed(
     host: CallHost, access: Access, context: ToolContext, judgement: Judgement
 ) -> Judgement:
-    """Return the decision on a call, which needs approval if what is closed to it was not all found."""
+    """Return the decision on a call; it needs approval if not all files closed to it were found."""
     if judgement.verdict == "deny" or not judgement.closed.reading:
         return judgement
     if not (access.is_confined or context.path_sandbox.restrictions.hard_links):
@@ -29,7 +29,7 @@ async def merge_search_for_closed(
 
 
 def _doubt(access: Access, context: ToolContext, closed: DeniedPaths) -> str:
-    """Return the reason why not everything was found; "" if it was."""
+    """Return why the search is incomplete; "" if it is complete."""
     if access.is_confined:
         sandbox = context.sandbox()
         is_whole = sandbox is None or sandbox.finds_closed(

@@ -1,4 +1,4 @@
-"""Hooks on a call besides the rules: asked before the decision, and called with the result."""
+"""Hooks on tool calls, in addition to the rules: called before the decision and with the result."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class CallHooks(Protocol):
     """The hooks of all extensions on tool calls."""
 
     async def before(self, host: CallHost, tool: Tool, call: ToolCall, args: Any) -> HookOpinions:
-        """Ask about a call with valid arguments."""
+        """Return the opinions on a call with valid arguments."""
         ...
 
     async def after(
         self, host: CallHost, call: ToolCall, args: Any, result: ToolResult
     ) -> ShownResult:
-        """Ask for the result that the model receives for a call that ran with these arguments."""
+        """Return the result that the model receives for a call that ran with these arguments."""
         ...
 
 

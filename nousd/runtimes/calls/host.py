@@ -1,6 +1,6 @@
-"""The daemon's side of the gate, for one tool call.
+"""The daemon's side of one tool call, as the gate uses it.
 
-A run is such a host, and so is a call of a client.
+The host is a run, or a client's own call.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """A request for approval of one call.
 
     Args:
-        call: the keys of an event of the call, with its ``input_hash``.
+        call: the keys of the call's events, with its ``input_hash``.
         access: the call's footprint.
         rule: the rule that the answers ``session`` and ``always`` would grant.
     """
@@ -42,9 +42,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         decision: the user's decision, if there was one.
-        rule: the rule that was granted for further calls, if one was.
-        client_id: the name of the client that answered, if it gave one.
-        hint: what the user can do about a denial, if there is something.
+        rule: the rule that was granted for further calls, if any.
+        client_id: the name of the client that answered, if it has one.
+        hint: a remedy for a denial; "" if there is none.
     """
 
     allows: bool
@@ -71,7 +71,7 @@ class CallHost(Protocol):
 
     @property
     def permission_mode(self) -> PermissionMode:
-        """The mode of the session as it is now."""
+        """The current mode of the session."""
         ...
 
     async def commit(self, *events: Event) -> None:
@@ -80,29 +80,29 @@ class CallHost(Protocol):
 
     async def stream(self, *events: Event) -> None:
         """Log events together and in order, without waiting for the disk; wait only if the log is far
-        behind. If it is cancelled while waiting, they are pending all the same.
+        behind. Cancelling that wait does not withdraw the events.
         """
         ...
 
     async def wait_durable(self) -> None:
-        """Return when all that was logged before is durable.
+        """Return when all events logged before are durable.
 
         Raises:
-            StoreError: it never will be.
+            StoreError: they never will be.
         """
         ...
 
     async def keep(self, data: bytes | SpooledFile, media_type: str) -> str:
-        """Store bytes that are too large for an event with the next commit, or a file at once. Return
-        its id, to which an event of the next commit must refer.
+        """Store content that is too large for an event: bytes with the next commit, a file at once.
+        Return its artifact id, to which an event of the next commit must refer.
 
         Raises:
-            StoreError, OSError: a file could not be stored; nothing is left of it.
+            StoreError, OSError: a file could not be stored; no part of it remains.
         """
         ...
 
     def extend_idle_deadline(self, seconds: float) -> None:
-        """Report that the call is alive, and that it may be silent for so many more seconds."""
+        """Report that the call is alive and may be silent for ``seconds`` from now."""
         ...
 
     def tool_is_active(self, name: str) -> bool:
@@ -122,9 +122,9 @@ class CallHost(Protocol):
         ...
 
     async def ask(self, question: Question) -> Answer:
-        """Ask for approval and wait for the answer, for a bounded time.
+        """Request approval and wait for the answer, for a bounded time.
 
-        The decision is in the log or pending when this returns.
+        On return, the decision is in the log or pending.
         """
         ...
 
@@ -134,7 +134,7 @@ class CallHost(Protocol):
 
 
 class RuntimeOpinion(msgspec.Struct, frozen=True):
-    """A runtime's opinion on its own call, with the reason for people."""
+    """A runtime's opinion on a call that it requests; ``reason`` is for people."""
 
     decision: PolicyDecision
     reason: str

@@ -1,10 +1,11 @@
-"""One tool call from its request to its result, on one path for calls that run, are refused or are
-skipped.
+"""Carries out one tool call from its request to its result, on one path for calls that run, are refused
+or are skipped.
 
 ``admission`` decides; if approval is needed, it is requested; then the call runs, or does not, and
-ends. Every call gets a result in the transcript, because model APIs refuse a call without one. Its
-events (``call_events``) take one commit before it runs, which is waited for, and one after, or one in
-all. Whoever tells a model of a result waits for that one (``TurnHost.wait_results``).
+ends. Every call gets a result in the transcript, because model APIs refuse a call without one. The
+events of a call (``call_events``) take one commit before it runs, which it waits for, and one after, or
+one in all. A runtime waits for the last one before it sends the result to a model
+(``TurnHost.wait_results``).
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ _SKIPPED: Final = Refused(
 
 
 ToolsOf = Callable[[str], Mapping[str, Tool]]
-"""Takes the id of a session."""
+"""Id of a session -> its current tools by name."""
 
 
 class CallRunner:
     """Carries out the calls of one runtime.
 
     Args:
-        tools_of: gives the current tools of a session, by name.
+        tools_of: returns the current tools of a session.
         hooks: called for every call that is not skipped.
     """
 
@@ -68,8 +69,8 @@ class CallRunner:
     async def skip(
         self, host: TurnCallHost, call: ToolCall, earlier: EarlierAttempts = NEVER_SEEN
     ) -> ToolResult:
-        """End a call that was not started because the user sent another message meanwhile; return its
-        result for the model.
+        """End a call that does not start because the user sent another message; return its result for
+        the model.
         """
         hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
         admission = Admission((), _SKIPPED, hashed, attempt=attempt)
@@ -80,7 +81,7 @@ class CallRunner:
     async def execute(
         self, host: CallHost, call: ToolCall, earlier: EarlierAttempts = NEVER_SEEN
     ) -> ToolResult:
-        """Run a call, or end it with the reason why it does not run; return its result for the model.
+        """Run a call, or end it with the reason why it may not run; return its result for the model.
 
         Args:
             earlier: the facts about earlier attempts.
@@ -139,12 +140,12 @@ async def observe(
 def _restrict_context(
     context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]
 ) -> ToolContext:
-    """Return a context in which a call can access only what its decision allows, and the outside paths
-    that were approved.
+    """Return a context without the paths that the decision closes to the call, and with the approved
+    paths outside the workspace.
     """
     path_sandbox = context.path_sandbox
     if any(closed):
-        # Links cannot have come meanwhile: no file tool makes any, and a command's are reported.
+        # No links can have appeared meanwhile: file tools make none, and those of commands are reported.
         obeyed = partial(why_obeyed, context.workdir, NO_LINKS)
         path_sandbox = path_sandbox.restrict(
             reading=closed.reading,
@@ -161,14 +162,14 @@ def _restrict_context(
 
 
 class _Output:
-    """Streams the output of a tool while it runs, without secrets, also where it comes in pieces."""
+    """Streams the output of a tool while it runs, and redacts secrets even if pieces split them."""
 
     def __init__(self, host: CallHost) -> None:
         self._host = host
         self.events: CallEvents | None = None
         self.secrets = NO_SECRETS
         self.left: list[ObeyedFile] = []
-        """What its commands left for programs to obey, and no event names yet."""
+        """Files left by its commands that programs obey, and that no event has named yet."""
         self.is_shown = False
         self._filters: dict[OutputKind | None, SecretsInStream[str]] = {}
 
@@ -204,7 +205,7 @@ class _Output:
 
 
 class _Call:
-    """One call on its way through the log."""
+    """One call in progress, with its events."""
 
     def __init__(
         self,
@@ -233,7 +234,7 @@ class _Call:
         )
 
     async def _log_start(self, *told: events.Event) -> None:
-        """Log the start of the call; ``_run`` sees to it that this is durable before any effect."""
+        """Log the start of the call; ``_run`` makes it durable before any effect."""
         await self.host.stream(*told)
         self._started_at = trio.current_time()
 
@@ -247,7 +248,7 @@ class _Call:
         )
 
     async def may_run(self, admitted: AdmittedCall) -> bool:
-        """Request approval for the call and start it if approved; else end it."""
+        """Request approval for the call. If approved, start it and return True; else end it."""
         await self.host.stream(*self.events.build_request())
         answer = await self.host.ask(
             Question(
@@ -273,7 +274,7 @@ class _Call:
         return False
 
     def _build_refusal(self, refused: Refused, *, shown: bool) -> list[events.Event]:
-        """Return the events that end a denied call; a shown one has its result as output, too."""
+        """Return the events that end a denied call; if ``shown``, its result is also sent as output."""
         text = f"tool_error: {refused.message}"
         return [
             *self.events.build_warnings(refused),
@@ -349,7 +350,7 @@ class _Call:
         return shown, artifact_id
 
     async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
-        """Store the whole output of a result that shows a part. If that fails, the result says why."""
+        """Store the whole output of a result that shows a part; if that fails, add the reason to it."""
         whole = result.full
         if whole is None:
             return result, UNSET

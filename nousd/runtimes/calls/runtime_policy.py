@@ -1,7 +1,7 @@
-"""The policy of the requesting runtime: a source like others, which can only restrict.
+"""The policy of the requesting runtime: one more policy source, which can only restrict.
 
-A runtime that is another agent program has rules and modes of its own. Its opinion is logged like that
-of every other source, and never allows a call that ours would not.
+An agent program has its own rules and modes. Its opinion is logged like that of every other source, and
+never allows a call that nousd's own policy would not.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _SOURCE: Final = "runtime"
 
 
 NO_POLICY: Final = RuntimeOpinion("abstain", "the runtime has no policy of its own")
-"""For a runtime that leaves every decision to the gate."""
+"""The opinion of a runtime that leaves every decision to the gate."""
 
 NO_RUNTIME: Final = RuntimeOpinion("abstain", "no runtime asks for it")
-"""For a call of a client."""
+"""The opinion on a client's own call."""
 
 
 async def merge_runtime_decision(host: CallHost, call: ToolCall, judgement: Judgement) -> Judgement:
-    """Return the decision on a call with its runtime's opinion, which is asked for unless the call is
-    denied.
+    """Return the decision on a call, merged with its runtime's opinion, which is requested unless the
+    call is already denied.
 
     ``deny`` denies. ``ask`` requires approval where the mode alone would allow the call, but not if a
     rule of the user allows it, nor in mode yolo. ``allow`` changes nothing.

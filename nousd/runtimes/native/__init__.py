@@ -1,1 +1,1 @@
-"""Our own loop: a provider, the tools, and the rules of the machine."""
+"""The native agent loop: a provider, the tools, and the rules of the machine."""

@@ -1,10 +1,11 @@
-"""One model call as events: the streamed message, its usage, and the requested tool calls.
+"""Logs one model call as events: the streamed message, its usage, and the requested tool calls.
 
-The message is opened when its first content arrives, so an attempt without content leaves no trace.
-Every call that ends, successful or not, leaves exactly one message.
+The message is opened when its first content arrives, so an attempt without content leaves no message.
+Every call that ends, successful or not, leaves exactly one, unless the loop repeats it with a smaller
+input.
 
-The daemon's own secrets are removed from all that the model says, before anything is logged: from texts
-as they stream, from tool calls before they are judged.
+The daemon's own secrets are removed from the model's output before it is logged: from texts as they
+stream, and from tool calls before they are judged.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ async def ask_model(
         secrets: removed from the answer.
 
     Raises:
-        ContextOverflow: before any content; nothing was written.
-        AnswerTooLong: the answer is beyond the bounds; what came before is in the log, without calls.
-        RunFailed: ``provider_error`` or, behind some content, ``context_too_large``; with the server's
+        ContextOverflow: the input is too long; no message was opened.
+        AnswerTooLong: the answer exceeds the bounds; the part within them is in the log, without calls.
+        RunFailed: ``provider_error`` or, after some content, ``context_too_large``; with the server's
             own words as its cause.
     """
     room = AnswerRoom(bounds, host.answers)
@@ -191,10 +192,10 @@ class _Answer:
         )
 
     async def close(self) -> tuple[ToolCall, ...]:
-        """End the message, write its entry, and return its calls under our ids.
+        """End the message, log its entry, and return its calls under the daemon's ids.
 
-        The end is on its way to the disk: a call waits for it before it has an effect, and whoever
-        waits for the run waits for it too.
+        The entry need not be durable yet: a call waits until it is before it has an effect, and callers
+        that wait for the run wait for it too.
         """
         message_id = await self.message.open()
         calls = tool_calls_of(message_id, [self._without_secrets(call) for call in self._calls])
@@ -203,16 +204,16 @@ class _Answer:
         return calls
 
     def _without_secrets(self, call: ToolCallPiece) -> tuple[str, str, dict[str, Any]]:
-        """Return a call's id, name and arguments, as they are judged, logged and run."""
+        """Return a call's id, name and arguments without secrets, as they are judged, logged and run."""
         redact = self._secrets.redact_output
         args: dict[str, Any] = self._secrets.redact_output_json(_arguments(call.arguments))
         return redact(call.id), redact(call.name), args
 
     def _select_reasoning_blocks(self) -> tuple[ReasoningBlock, ...]:
-        """Return the reasoning that the provider needs back; nothing if a secret can be read in it.
+        """Return the reasoning that the provider needs back; none if it contains a secret.
 
-        A server accepts only what it wrote, and not a part of it either. It is asked as if the answer
-        had been another model's, with the text alone.
+        A server accepts only all of its own unchanged reasoning. Without it, the next call sends the
+        text alone, like an answer of another model.
         """
         blocks = tuple(self._reasoning_blocks)
         data = [block.data for block in blocks]
@@ -250,7 +251,7 @@ def _without_calls(reason: str) -> StopReason:
 def _arguments(raw: str) -> dict[str, Any]:
     """Parse a call's arguments. Anything but a JSON object is kept as text under one key.
 
-    So is an object that nests too deep: events with it could be written but not read.
+    So is an object that is nested too deep: its events could be written but not read.
     """
     if not raw.strip():
         return {}

@@ -1,8 +1,9 @@
 """The native runtime: calls the model, runs its tool calls, calls it again.
 
-The whole loop is ``run_turn``. It looks for a steer before each tool call and before each further model
-call, never in the middle of a text. A steer ends the turn; ``daemon/runs/run_loop.py`` begins the next
-one with it. The daemon closes what a stop leaves open, so nothing here cleans up the log.
+The whole loop is ``run_turn``. It checks for a steer before each tool call and before each further model
+call, never in the middle of an answer. A steer ends the turn; ``daemon/runs/run_loop.py`` begins the
+next one with it. The daemon closes messages and calls that a stop leaves open, so nothing here cleans up
+the log.
 """
 
 from __future__ import annotations
@@ -61,10 +62,10 @@ class NativeSettings(msgspec.Struct, frozen=True, kw_only=True):
         model_calls_max: maximum model calls per turn.
         answer_bytes_max: see ``wire.limits.ANSWER_BYTES_MAX``.
         run_answer_bytes_max: see ``wire.limits.RUN_ANSWER_BYTES_MAX``.
-        context_window: in tokens; 0 asks the provider.
+        context_window: in tokens; 0 for that of the model.
         compact_at: share of the context window at which the transcript is compacted.
-        keep_recent_tokens: about how many of the newest tokens a compaction keeps, but at most half of
-            the model's input.
+        keep_recent_tokens: approximate number of the newest tokens that a compaction keeps, at most half
+            of the model's input.
     """
 
     system: str = ""
@@ -81,7 +82,7 @@ class NativeRuntime:
     """Carries out turns with the models and one set of tools.
 
     Args:
-        secrets: removed from what a model says.
+        secrets: removed from the output of models.
     """
 
     name = "native"
@@ -118,7 +119,7 @@ class NativeRuntime:
     """See ``Runtime.models``."""
 
     def auth_facts(self, _namespace: str) -> AuthFacts:
-        """See ``Runtime.auth_facts``: it has no program."""
+        """See ``Runtime.auth_facts``: there is no program to log in to."""
         return AuthFacts(
             is_logged_in=True,
             instructions="the keys of model servers are settings; nousd doctor names missing ones",
@@ -171,7 +172,7 @@ class NativeRuntime:
         """Run the calls one after another; return whether to call the model again.
 
         Args:
-            earlier: the facts about calls that were seen before, by their ids.
+            earlier: call id -> the facts about earlier attempts.
         """
         for index, call in enumerate(calls):
             if host.has_pending_steer():
@@ -193,7 +194,7 @@ class NativeRuntime:
     async def _answer(
         self, host: NativeHost, remarks: tuple[events.Event, ...]
     ) -> Sequence[ToolCall]:
-        """Make one model call, with compaction before it if needed, or after it overflowed."""
+        """Make one model call; compact before it if needed, and repeat it smaller if it overflows."""
         call = await self._prepare_call(host)
         if call.compiled.crowded:
             if remarks:
@@ -218,7 +219,7 @@ class NativeRuntime:
         """Return the next model call for the current context.
 
         Args:
-            shrink_to: its maximum tokens, if a server refused more.
+            shrink_to: maximum tokens, if a server refused more.
         """
         settings = self._settings
         choice = host.choice
@@ -247,13 +248,13 @@ class NativeRuntime:
     def _list_offered_tools(self, host: NativeHost) -> tuple[ToolSpec, ...]:
         if self._specs.version != self._tools.version:
             self._specs = _specs(self._tools)
-        # The session's own are few, and their parameters can be written down as they are.
+        # The session's own tools are few, and their parameters need no conversion.
         own = self._tools.own(host.tracker.session_id).values()
         specs = (ToolSpec(tool.name, tool.description, tool.parameters) for tool in own)
         return host.select_offered_tools((*self._specs.specs, *specs))
 
     async def _prepare_smaller_call(self, host: NativeHost, refused: _Call) -> _Call | None:
-        """Return a smaller call after a server found it too long; None if that is impossible."""
+        """Return a smaller call after a server refused one as too long; None if that is impossible."""
         if await self._compact(host, "overflow", refused.budget.recent):
             return await self._prepare_call(host)
         told = refused.compiled.tokens - refused.fixed
@@ -263,8 +264,8 @@ class NativeRuntime:
     async def _ask(
         self, host: NativeHost, call: _Call, remarks: tuple[events.Event, ...] = ()
     ) -> Sequence[ToolCall]:
-        """Make one model call. Its input is logged with the remarks while the call is made, and with
-        the results that it tells of, which are waited for.
+        """Make one model call, after its input and the remarks are logged and the tool results in the
+        input are durable. The event of the input may become durable during the call.
         """
         request = call.compiled.request
         await self._tell(host, call.compiled, call.sources, remarks)
@@ -286,7 +287,7 @@ class NativeRuntime:
         sources: Sequence[model_events.Source] = (),
         remarks: Sequence[events.Event] = (),
     ) -> None:
-        """Log a model input behind the remarks; return once the results in it are durable."""
+        """Log the remarks and a model input; return once the tool results in the input are durable."""
         stored = await host.keep_input(compiled)
         told = model_input(
             compiled,
@@ -301,7 +302,7 @@ class NativeRuntime:
     # --- compaction --------------------------------------------------------------------------
 
     def forget(self, session_id: str) -> None:
-        """See ``Runtime.forget``: nothing is kept."""
+        """See ``Runtime.forget``: there is nothing to forget."""
 
     async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:
         """See ``Runtime.opinion_of``."""
@@ -421,7 +422,7 @@ def _specs(tools: ToolRegistry) -> _Specs:
 
 
 class _Call(NamedTuple):
-    """A model call that is ready to be made; ``fixed``: its tokens besides the transcript."""
+    """A prepared model call; ``fixed`` is the number of its tokens outside the transcript."""
 
     compiled: CompiledInput
     budget: Budget
@@ -432,7 +433,7 @@ class _Call(NamedTuple):
 async def _compile_context(
     context: Sequence[Entry], frame: Frame, budget: Budget, grown: InputCache
 ) -> CompiledInput:
-    """Compile an input; in a thread, if that takes so long that other sessions would notice."""
+    """Compile an input; in a thread, if it takes long enough to delay other sessions."""
     is_long = len(context) > QUICK_ENTRIES_MAX
     if is_long and (grown.is_saving or grown.new_entries(context) > QUICK_ENTRIES_MAX):
         return await trio.to_thread.run_sync(compile_input, context, frame, budget, grown)
@@ -440,7 +441,7 @@ async def _compile_context(
 
 
 async def _plan_cut(context: Sequence[Entry], keep_tokens: int) -> compaction.CutPoint | None:
-    """Plan a cut; in a thread, if that takes so long that other sessions would notice."""
+    """Plan a cut; in a thread, if it takes long enough to delay other sessions."""
     if len(context) <= QUICK_ENTRIES_MAX:
         return compaction.plan_cut(context, keep_tokens)
     return await trio.to_thread.run_sync(compaction.plan_cut, context, keep_tokens)

@@ -1,7 +1,6 @@
-"""The duration and tokens of one model call, as far as the provider reports them.
+"""Measures the duration of one model call and collects the tokens that the provider reports.
 
-Times are those of the successful attempt; failed attempts and the waits between them are reported by
-warnings.
+Times are those of the last attempt; warnings report failed attempts and the waits between them.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from nousd.wire.objects.entries import Usage
 
 
 class Meter:
-    """Observes the pieces of one call, from just before it is made.
+    """Observes the pieces of one call; created just before the call.
 
     Args:
-        price: of the model that is asked, if it is known.
+        price: the price of the model, if it is known.
     """
 
     def __init__(self, request: ModelInput, price: Price | None) -> None:
@@ -65,7 +64,7 @@ class Meter:
         )
 
     def figures_if_any(self) -> CallFigures | None:
-        """Return the figures; None for a call that neither answered nor reported its cost."""
+        """Return the figures; None for a call without content and usage."""
         return None if self._first is None and self._usage is None else self.figures()
 
 

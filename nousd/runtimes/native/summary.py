@@ -1,5 +1,5 @@
-"""The model call that writes the summary of a compaction. It shows nothing to users. It cannot fail,
-except that its answer is bounded like any other.
+"""The model call that writes the summary of a compaction. Users do not see its stream. If the model
+fails, a mechanical summary replaces the answer; only an answer beyond the bounds is an error.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from nousd.wire.limits import SUMMARY_CHARS_MAX
 _log = logging.getLogger(__name__)
 
 QUICK_ENTRIES_MAX: Final = 256
-"""Entries that are gone through in the event loop: about a millisecond."""
+"""Maximum entries that are processed in the event loop, which takes about a millisecond."""
 
 _COLLECT_CHARS_MAX = 4 * SUMMARY_CHARS_MAX
-"""Maximum summary; the rest of a model's answer is only counted."""
+"""Characters of an answer from which no further text is collected; the rest is only counted."""
 
 
 async def write_summary(
@@ -52,12 +52,12 @@ async def write_summary(
     """Return the model's summary, or a mechanical one if the model fails or returns nothing.
 
     Args:
-        price: of the model, if it is known.
-        report: told what the call came to, unless nothing came of it.
+        price: the price of the model, if it is known.
+        report: receives the figures of the call, unless it had neither content nor usage.
         secrets: removed from the summary.
 
     Raises:
-        AnswerTooLong: the answer has no room.
+        AnswerTooLong: the answer exceeds its bounds.
     """
     meter = Meter(request, price)
     texts: list[str] = []
@@ -90,7 +90,7 @@ async def write_summary(
 
 
 def _take(piece: Piece, room: AnswerRoom) -> None:
-    """Count a piece of the answer, also one that no summary is made of."""
+    """Count a piece against the bounds of the answer, even if it is not part of the summary."""
     match piece:
         case TextDelta(text) | ReasoningDelta(text):
             if len(room.take(text)) < len(text):
