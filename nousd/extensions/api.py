@@ -5,7 +5,7 @@
         api.tool("notes.add", "Adds a note.", Note, add_note)
         api.hook("tool_call", no_generated_files, on_error="block")
 
-It deliberately knows neither sessions nor events: an extension is asked and answers.
+It deliberately knows neither sessions nor events: an extension only answers calls.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ExtensionApi:
 
     Args:
         extension: its name.
-        registered: the registrations of all extensions so far; this adds to it.
+        registered: the registrations of all extensions so far, to which the methods add.
         redact: removes the daemon's secrets from error messages.
     """
 
@@ -92,10 +92,10 @@ class ExtensionApi:
             parameters: a msgspec struct, or a JSON Schema of type object (its top level is checked).
             handler: called with the arguments (struct or dict) and the ``ToolContext``; plain or
                 async; returns the text for the model, or a ``ToolResult``. To fail, it raises.
-            classes: all effects of a call, of ``read``, ``write``, ``exec`` and ``network``; empty for
-                a tool without effects. Modes and rules rely on it.
-            path_argument: the argument that names the file or directory that is read or written; a tool
-                of these classes has one, because rules are about paths.
+            classes: all effects of a call, out of ``read``, ``write``, ``exec`` and ``network``; empty
+                for a tool without effects. Modes and rules rely on it.
+            path_argument: the argument that names the file or directory to read or write; required for
+                the classes ``read`` and ``write``, because rules apply to paths.
             is_read_only: whether an interrupted call may be answered with its earlier result.
 
         Raises:
@@ -150,7 +150,7 @@ class ExtensionApi:
 
         Args:
             handler: called with the payload, a dict; plain or async; returns a dict of JSON data, or
-                nothing, which counts as an empty one.
+                None, which counts as an empty dict.
 
         Raises:
             ConfigError: the name is taken, or an argument is unusable.
@@ -236,7 +236,7 @@ class ExtensionApi:
 def _access(
     classes: frozenset[ToolClass], path_argument: str | None, args: Any, context: ToolContext
 ) -> Access:
-    """Return the footprint of a call as its extension states it; nothing enforces it."""
+    """Return the footprint of a call as its extension declares it; nothing enforces it."""
     if path_argument is None:
         return Access(classes=classes)
     given = (

@@ -1,8 +1,8 @@
-"""Calls foreign functions so that whatever they do is an error of that one call only.
+"""Calls functions of extensions, so that a fault of one is an error of that call only.
 
-A blocking function runs in a thread, with a time limit. After it we stop waiting; the thread cannot be
-stopped and occupies one of its extension's slots until it ends. So a function that hangs repeatedly
-exhausts only the slots of its own extension.
+A blocking function runs in a thread, with a time limit. After the limit the caller stops waiting, but
+the thread cannot be stopped and occupies one of its extension's slots until it ends. So a function that
+hangs repeatedly exhausts only the slots of its own extension.
 """
 
 from __future__ import annotations
@@ -59,21 +59,20 @@ class Caller:
         with trio.move_on_after(timeout_seconds) as limit:
             try:
                 result = await function.result(args, self._threads)
-            # The only broad except of its kind: foreign code can raise anything, also asyncio's
-            # CancelledError. Not even a KeyboardInterrupt is the user's: the daemon receives SIGINT as
-            # a message.
+            # A broad except, because an extension can raise anything, even asyncio's CancelledError.
+            # Even a KeyboardInterrupt is not the user's: the daemon receives SIGINT as a message.
             except BaseException as error:
                 if trio.current_effective_deadline() == -math.inf:
                     _reraise_cancellation(error)
                 raise ExtensionError(describe_error(error, self._redact)) from error
-            # A function that swallows a cancellation is late all the same.
+            # A function that swallows the cancellation has timed out nevertheless.
             if not limit.cancel_called:
                 return result
         raise ExtensionTimedOut(function.describe_timeout(timeout_seconds))
 
 
 def _reraise_cancellation(error: BaseException) -> None:
-    """Let a cancellation pass, without what tasks of the function raised while they were cancelled."""
+    """Re-raise a cancellation, without the errors that tasks of the function raised during it."""
     if isinstance(error, trio.Cancelled):
         raise error
     if isinstance(error, BaseExceptionGroup) and (cancelled := error.subgroup(trio.Cancelled)):
@@ -91,8 +90,8 @@ class _Function:
     async def result(self, args: tuple[object, ...], threads: trio.CapacityLimiter) -> Any:
         if self._is_async:
             return await self._handler(*args)
-        # Noted before the thread runs: on a busy machine it may begin later than the deadline, and
-        # would then be reported as one that never found a free place.
+        # Set before the thread runs: on a busy machine the thread may begin after the deadline, and the
+        # call would then be reported as one that found no free thread.
         self._has_thread = threads.available_tokens > 0
         return await trio.to_thread.run_sync(
             self._in_thread, args, abandon_on_cancel=True, limiter=threads
@@ -103,7 +102,7 @@ class _Function:
         return self._handler(*args)
 
     def describe_timeout(self, seconds: float) -> str:
-        """Describe a call that did not return in time, and its consequences."""
+        """Return the error text for a call that did not return in time."""
         if self._is_async:
             return f"did not return within {seconds:g} seconds"
         if not self._has_thread:

@@ -1,7 +1,8 @@
 """Calls the hooks of all extensions in turn, and combines their answers.
 
-The order is that of the extensions, and within one that of registration. A hook that raises, takes too
-long or returns an invalid answer is a ``Failure`` that the caller reports; it never raises here.
+Hooks are called in the order of the extensions, and within an extension in that of registration. A hook
+that raises, takes too long or returns an invalid answer yields a ``Failure`` for the caller to report;
+it never raises here.
 
 A hook without handlers costs nothing: no copy, no thread, not even a checkpoint.
 """
@@ -114,14 +115,14 @@ class ResultOutcome(NamedTuple):
 
 
 class Cancellation(NamedTuple):
-    """The extension that prevents something, and its reason."""
+    """The extension that refuses a switch or a branch, and its reason."""
 
     extension: str
     reason: str
 
 
 class SwitchOutcome(NamedTuple):
-    """The answer to whether a session may be left or branched."""
+    """Whether a session may be left or branched; ``cancelled`` is the refusal, if there is one."""
 
     cancelled: Cancellation | None = None
     failures: tuple[Failure, ...] = ()
@@ -135,7 +136,7 @@ class Hooks:
     """All hooks of a daemon.
 
     Args:
-        secrets: removed from the answers, which go into events or change what goes there.
+        secrets: removed from the answers, which end up in events.
     """
 
     def __init__(self, hooks: Iterable[Hook] = (), secrets: Secrets = NO_SECRETS) -> None:
@@ -168,7 +169,7 @@ class Hooks:
         return InputOutcome(given.text, tuple(changed_by), failures=tuple(failures))
 
     async def before_run(self, beginning: RunBeginning) -> RunOutcome:
-        """Ask for additions to a run's system prompt."""
+        """Call the ``before_run`` hooks; return their additions to the run's system prompt."""
         failures: list[Failure] = []
         added = [
             Instructions(hook.extension, answer.text)
@@ -180,14 +181,14 @@ class Hooks:
         return RunOutcome(tuple(added), tuple(failures))
 
     async def tell(self, name: HookName, payload: HookPayload) -> tuple[Failure, ...]:
-        """Notify handlers; they have no answer."""
+        """Notify the handlers of a hook that has no answers."""
         failures: list[Failure] = []
         for hook in self._of(name):
             await self._ask_hook(hook, payload, failures)
         return tuple(failures)
 
     async def tool_call(self, called: ToolCalled, fit: Fit) -> CallOutcome:
-        """Ask about a call; each hook sees the arguments as those before it left them.
+        """Call the ``tool_call`` hooks; each receives the arguments as the hooks before it left them.
 
         Args:
             fit: validates changed arguments.
@@ -223,7 +224,7 @@ class Hooks:
         return Verdict(hook.extension, False, "has no objection")
 
     async def tool_result(self, returned: ToolReturned) -> ResultOutcome:
-        """Ask for the result that the model receives for a call that ran."""
+        """Call the ``tool_result`` hooks; return the result that the model receives for a call."""
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("tool_result"):
@@ -237,7 +238,7 @@ class Hooks:
     async def may(
         self, name: Literal["session_before_switch", "session_before_fork"], payload: HookPayload
     ) -> SwitchOutcome:
-        """Ask whether something may happen, up to the first refusal."""
+        """Ask the hooks whether a session may be left or branched, up to the first refusal."""
         failures: list[Failure] = []
         for hook in self._of(name):
             answer = await self._ask_hook(hook, payload, failures)
@@ -251,7 +252,7 @@ class Hooks:
     async def _ask_hook(
         self, hook: Hook, payload: HookPayload, failures: list[Failure]
     ) -> Answer | None:
-        """Return a handler's answer; None if it failed, which is recorded."""
+        """Return a handler's answer; None if it failed, which is added to ``failures``."""
         try:
             answer = await hook.caller.call(
                 hook.handler, copy_payload(payload), timeout_seconds=hook.timeout_seconds

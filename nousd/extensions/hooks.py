@@ -1,8 +1,8 @@
 """The kinds of hooks: the argument and the allowed answers of each.
 
-A handler takes one value, which is its own copy, and returns None for "nothing to change", or one of the
-answers that stand behind its hook's name in ``HOOKS``. Everything here is plain data; no object of the
-daemon is among it. Guide for authors: protocol/extensions.md.
+A handler receives one value, as a copy, and returns None to change nothing, or one of the answers that
+``HOOKS`` lists for its hook. Everything here is plain data, without objects of the daemon. Guide for
+authors: protocol/extensions.md.
 
     from nousd.extensions.hooks import BlockCall, ToolCalled
 
@@ -51,7 +51,7 @@ REASON_CHARS_MAX: Final = 2000
 """Maximum characters of the reason for a block or a cancellation, which people and models receive."""
 
 INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
-"""Maximum characters that one hook adds to a run's system prompt: as for a file of instructions."""
+"""Maximum characters that one hook adds to a run's system prompt, as of a file of instructions."""
 
 # --- arguments of handlers -------------------------------------------------------------------
 
@@ -63,12 +63,12 @@ class HookPayload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputGiven(HookPayload, frozen=True, kw_only=True):
-    """``input``: a client sent a text, which is not accepted yet.
+    """``input``: a client has sent a text that is not accepted yet.
 
     Args:
         session_id: "" if the text will begin the first session.
         run_id: the session's active run.
-        kind: a ``message`` is to be appended, without a run.
+        kind: a ``message`` is only appended, without a run.
         attachments: the number of attached files.
     """
 
@@ -79,7 +79,7 @@ class InputGiven(HookPayload, frozen=True, kw_only=True):
 
 
 class RunBeginning(HookPayload, frozen=True, kw_only=True):
-    """``before_run``: a run was accepted, and no model was called yet.
+    """``before_run``: a run is accepted, and has not called a model yet.
 
     Args:
         kind: ``resume`` if it continues earlier work.
@@ -97,7 +97,7 @@ class TurnStarted(HookPayload, frozen=True, kw_only=True):
 
     Args:
         turn_id: counts from "1" within the run.
-        kind: what kind of input it answers; ``resume`` for none.
+        kind: the kind of input that it answers; ``resume`` for none.
         text: of the user's message, "" for none.
     """
 
@@ -183,7 +183,7 @@ class SessionForking(HookPayload, frozen=True, kw_only=True):
     leaf_id: str
 
 
-# --- what they may answer --------------------------------------------------------------------
+# --- answers of handlers ---------------------------------------------------------------------
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -200,7 +200,9 @@ class ChangeInput(Answer, frozen=True):
 
 
 class HandleInput(Answer, frozen=True):
-    """``input``: the extension handled the text: no run, nothing queued. The client gets ``reply``."""
+    """``input``: the extension has handled the text, so no run starts and nothing is queued. The client
+    receives ``reply``.
+    """
 
     reply: Annotated[str, Meta(max_length=EXTENSION_RESULT_BYTES_MAX)] = ""
 
@@ -212,7 +214,7 @@ class AddInstructions(Answer, frozen=True):
 
 
 class BlockCall(Answer, frozen=True):
-    """``tool_call``: do not run the call; the model and the user get the reason."""
+    """``tool_call``: do not run the call; the model and the user receive the reason."""
 
     reason: Reason
 
@@ -231,7 +233,7 @@ class ChangeResult(Answer, frozen=True):
 
 
 class Cancel(Answer, frozen=True):
-    """``session_before_switch``, ``session_before_fork``: prevent it; the client gets the reason."""
+    """``session_before_switch``, ``session_before_fork``: refuse it; the client receives the reason."""
 
     reason: Reason
 

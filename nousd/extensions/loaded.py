@@ -1,4 +1,4 @@
-"""The result of loading extensions, apart from the loader: mostly there are none."""
+"""The result of loading extensions, separate from the loader: most daemons have no extensions."""
 
 from __future__ import annotations
 

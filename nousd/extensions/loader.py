@@ -30,7 +30,7 @@ ENTRY_POINTS: Final = "nousd.extensions"
 
 EXTENSION_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}", re.ASCII)
 
-_RESERVED_NAME: Final = "builtin"  # the source of our own tools
+_RESERVED_NAME: Final = "builtin"  # the source of nousd's own tools
 
 Register = Callable[["ExtensionApi"], object]
 
@@ -59,7 +59,7 @@ def load_extensions(
         installed: names of entry points.
         demo: whether to load the demo extension too.
         redact: removes the daemon's secrets from error messages.
-        secrets: removed from what hooks answer.
+        secrets: removed from the answers of hooks.
 
     Raises:
         ConfigError: one line that names the extension and its fault.
@@ -136,7 +136,7 @@ def _from_file(path: Path) -> _Extension:
     if path.suffix != ".py" or not EXTENSION_NAME.fullmatch(name) or name == _RESERVED_NAME:
         raise ConfigError(f"{origin}: must be called NAME.py, NAME like my_extension")
     module = _import_file(path, f"nousd_extension_{name}", origin)
-    # Whoever can write the bytecode decides what the next start runs.
+    # A program that can write the bytecode decides which code the next start runs.
     places = (path, Path(importlib.util.cache_from_source(path)))
     return _Extension(origin, name, _register_of(module, origin), places)
 
@@ -190,9 +190,7 @@ def _load_entry_point(entry: EntryPoint, origin: str) -> Register:
 
 
 def _places_of(entry: EntryPoint) -> Iterator[Path]:
-    """Yield the paths of an extension's code: its whole package, because any module of it
-    may be used.
-    """
+    """Yield the paths of an extension's code: its whole package, because it may use any module of it."""
     spec = importlib.util.find_spec(entry.module.split(".")[0])
     assert spec is not None, "it was just imported"
     if spec.submodule_search_locations is not None:
