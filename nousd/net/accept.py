@@ -1,12 +1,12 @@
 """The accept loop of a listener: admits peers and limits simultaneous connections.
 
-It does not know the protocol of a connection. Loops share only the limiter (``places``) that
-they are given, so that a crowd on one socket does not close another one.
+It does not know the protocol of a connection. Loops share nothing but a limiter (``places``), if they
+receive the same one; with separate ones, a crowd on one socket does not block another.
 
 By default only peers of the daemon's own user, and root, are admitted. The kernel records the user of a
-connecting process, so this cannot be forged. It is the last of three guards, behind the modes of the
-directory and of the socket, and the only one left where another program made the sockets (systemd's
-default mode for them is 0666).
+connecting process, so this cannot be forged. It is the last of three guards, after the modes of the
+directory and of the socket, and the only one if another program created the sockets (systemd's default
+mode for them is 0666).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ single connection, for example one that was aborted before it was accepted."""
 _OVERLOAD_PAUSE_SECONDS: Final = 0.1
 
 _REFUSAL_SECONDS: Final = 1.0
-"""How long a refused client may take to receive our one line. The empty buffer of a new connection
-takes it at once, so this is only a safeguard."""
+"""How long a refused client may take to receive the refusal. The empty buffer of a new connection
+accepts it at once, so this is only a safeguard."""
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -50,11 +50,11 @@ of another system still starts with version and uid."""
 
 
 def is_own_or_root(stream: trio.SocketStream) -> bool:
-    """Return whether the peer's user is ours or root; False if it is unknown."""
+    """Return whether the peer's user is that of this process or root; False if it is unknown."""
     try:
         uid = peer_uid(stream)
     except OSError:
-        return False  # macOS: the peer has already gone
+        return False  # macOS: the peer has already disconnected
     return uid in (os.geteuid(), _ROOT_UID)
 
 
@@ -88,21 +88,21 @@ async def serve_connections(
     admits: Callable[[trio.SocketStream], bool] = is_own_or_root,
     handlers: trio.Nursery | None = None,
 ) -> None:
-    """Run ``handler(stream)`` in a task of its own for each connection.
+    """Run ``handler(stream)`` in a separate task for each connection.
 
-    Returns when the listener was closed and the last handler has ended; cancelling it cancels the
+    Return when the listener is closed and the last handler has ended; cancelling the call cancels the
     handlers. A handler's stream is closed when the handler ends.
 
     Args:
         places: limits the number of handlers. A further client gets ``refusal`` and is closed.
         refusal: one encoded error.
         admits: whether a peer is served; any other is closed without a response.
-        handlers: the nursery of the handlers, if they must outlive the loop.
+        handlers: the nursery for the handlers, if they must outlive the loop.
 
     Error handling: an exception from a handler is not caught and ends the whole loop, as does an
-    ``OSError`` of the listener (both in an exception group). What a fault on one connection means
-    is the handler's matter, which knows how to answer it. Only want of descriptors or of memory is
-    waited out, by trying again every 100 ms.
+    ``OSError`` of the listener (both in an exception group). The handler must deal with a fault of its
+    connection, because it knows how to answer it. Only a lack of descriptors or memory is retried,
+    every 100 ms.
     """
     async with trio.open_nursery() as own:
         while True:

@@ -1,8 +1,8 @@
-"""JSON-RPC 2.0 with a program that is spoken to in lines, in both directions.
+"""JSON-RPC 2.0 with a program, one message per line, in both directions.
 
-Each request of ours waits for its answer under a number; each request of the program is answered by a
-task of its own, so that one that takes long (an approval) keeps no other one waiting. What neither side
-can read is never fatal: a line that is no message is passed on as unknown.
+Each request to the program waits for its answer under a number. Each request of the program is answered
+by a separate task, so that a slow one (an approval) does not delay others. An unreadable line is never
+fatal: it is passed on as unknown.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json, is_nested_too_deep
 
 REQUESTS_MAX: Final = 64
-"""Requests of the program that may wait for an answer at a time."""
+"""Maximum requests of the program that wait for an answer at the same time."""
 
 _WITHDRAWAL_SECONDS: Final = 1.0
-"""Maximum wait for room to say that a request is withdrawn."""
+"""Time limit for sending the withdrawal of a request."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -36,11 +36,11 @@ MessageId = int | str
 
 
 def require_readable(line: bytes) -> bytes:
-    """Return a line of a program, whose parts can be decoded one after another.
+    """Return the line, checked so that its parts can be decoded separately.
 
     Raises:
-        msgspec.DecodeError: it is not UTF-8, or nests too deep. A decoder that passes over a part of a
-            line notices neither.
+        msgspec.DecodeError: the line is not UTF-8 or is nested too deep. A decoder that skips a part of
+            a line notices neither.
     """
     try:
         line.decode()
@@ -52,10 +52,10 @@ def require_readable(line: bytes) -> bytes:
 
 
 class RpcError(Exception):
-    """The answer of one side instead of a result.
+    """An error that one side answers instead of a result.
 
     Args:
-        code: as JSON-RPC has it.
+        code: the error code of JSON-RPC.
     """
 
     def __init__(self, code: int, message: str) -> None:
@@ -65,7 +65,7 @@ class RpcError(Exception):
 
 
 class FollowedResult(NamedTuple):
-    """A result, and what to call once it is on its way: for what may only be said after it."""
+    """A result, and a function to call once it is sent, for messages that must follow it."""
 
     result: Any
     follow: Callable[[], None]
@@ -81,11 +81,11 @@ class Peer(Protocol):
     async def answer(self, method: str, params: Raw) -> Any:
         """Return the result of a request of the program, or a ``FollowedResult``.
 
-        It is called in a task of its own. The next line is read when it first waits for something, so
-        that requests are begun in the order of their lines.
+        It runs in a separate task. The next line is read when this first waits, so that requests begin
+        in the order of their lines.
 
         Raises:
-            RpcError: the answer instead of a result.
+            RpcError: the error to answer with.
         """
         ...
 
@@ -98,7 +98,7 @@ class Peer(Protocol):
         ...
 
     def end(self, failure: AgentFailed) -> None:
-        """The program is of no more use; see ``AgentLife.end``."""
+        """End the conversation with the program, which is unusable; see ``AgentLife.end``."""
         ...
 
 
@@ -116,7 +116,7 @@ class _Message(msgspec.Struct):
 
 
 class _PendingRequest:
-    """A request of ours, until it is answered."""
+    """A request to the program that is not answered yet."""
 
     def __init__(self, method: str) -> None:
         self.method = method
@@ -135,8 +135,8 @@ class JsonRpc:
         write: sends a line.
         nursery: for the tasks that answer the program's requests.
         marks_version: whether messages carry ``jsonrpc``; some programs leave it out.
-        withdrawal: the notification, with the key ``requestId``, that says that a request of ours is no
-            longer waited for; None if there is none.
+        withdrawal: the method of the notification, with the key ``requestId``, that withdraws a request
+            to the program; None if there is none.
     """
 
     def __init__(
@@ -160,11 +160,11 @@ class JsonRpc:
         self._over: AgentFailed | None = None
 
     async def call(self, method: str, params: Any, *, seconds: float) -> Raw:
-        """Send a request and return its result. The program is told if the wait is given up.
+        """Send a request and return its result. If the wait ends without one, withdraw the request.
 
         Raises:
             RpcError: the program's error.
-            AgentFailed: it did not answer in time, or has ended.
+            AgentFailed: the program did not answer in time, or has ended.
         """
         if self._over is not None:
             raise self._over
@@ -219,16 +219,16 @@ class JsonRpc:
             waiting.settle(Raw(b"null") if message.result is UNSET else message.result)
 
     async def wait_answered(self) -> None:
-        """Return when no request of the program waits for its answer."""
+        """Wait until every request of the program is answered."""
         while self._answering:
             await self._answered.park()
 
     def withdraw(self, params: Raw) -> None:
-        """The program no longer wants an answer to a request of its own: it gets ``CANCELLED``.
+        """Cancel a request that the program withdraws, and answer it with ``CANCELLED``.
 
         Args:
-            params: of the notification that says so, which names it by ``requestId``. What cannot be
-                read withdraws nothing.
+            params: the parameters of the program's notification, with the key ``requestId``. Unreadable
+                ones are ignored.
         """
         with suppress(msgspec.DecodeError, UnicodeError):
             id_ = decode_json(params, type=_WithdrawnRequest).request_id
@@ -236,7 +236,7 @@ class JsonRpc:
                 self._answering[id_].cancel()
 
     def end(self, failure: AgentFailed) -> None:
-        """The program has ended: whoever waits for an answer gets this failure."""
+        """Record that the program has ended: pending and later calls raise ``failure``."""
         self._over = failure
         for waiting in self._waiting.values():
             waiting.settle(failure)

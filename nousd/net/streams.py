@@ -1,11 +1,11 @@
 """A connected socket, read and written with the fewest possible steps of the event loop.
 
-A command is answered in a few dozen microseconds, most of which trio's own stream would take: it asks
-the kernel before it waits, and yields to other tasks when it did not have to wait. Here reading waits
-first, because a client's next request mostly has not been sent yet; and writing needs no wake-up if the
+Answering a command takes a few dozen microseconds, most of which trio's own stream would use: it asks
+the kernel before it waits, and yields to other tasks if it did not have to wait. Here a read waits
+first, because a client usually has not sent its next request yet, and a write needs no wake-up if the
 kernel accepts the bytes at once.
 
-Nothing is known here of lines or requests.
+It knows neither lines nor requests.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class WritesNow(Protocol):
     """A stream that can be written to without waiting."""
 
     def write_now(self, data: bytes | memoryview) -> int:
-        """Write what is accepted at once, and return the number of bytes.
+        """Write as many bytes as are accepted at once, and return their number.
 
-        Only while no task is in ``send_all``.
+        Call it only while no task is in ``send_all``.
         """
         ...
 
@@ -39,14 +39,14 @@ class DirectStream(trio.abc.Stream):
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
-        # Not by number, which may belong to another file once the socket is closed.
+        # Not the descriptor number: it may belong to another file once the socket is closed.
         self._socket = stream.socket
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Wait for bytes and return at most that many, none at the end of input.
+        """Wait for bytes and return at most ``max_bytes`` of them; none at the end of input.
 
         Raises:
-            trio.BrokenResourceError: the connection is gone.
+            trio.BrokenResourceError: the connection is broken.
             trio.ClosedResourceError: it was closed on this side.
         """
         size = READ_BYTES if max_bytes is None else index(max_bytes)
@@ -65,9 +65,9 @@ class DirectStream(trio.abc.Stream):
                 raise trio.BrokenResourceError from error
 
     def write_now(self, data: bytes | memoryview) -> int:
-        """Write what the kernel accepts at once, and return the number of bytes.
+        """Write as many bytes as the kernel accepts at once, and return their number.
 
-        Only while no task is in ``send_all``, which reports any error.
+        Call it only while no task is in ``send_all``, which reports any error.
         """
         try:
             return os.write(self._socket.fileno(), data)
@@ -75,10 +75,10 @@ class DirectStream(trio.abc.Stream):
             return 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Write all of it.
+        """Write all of ``data``.
 
         Raises:
-            trio.BrokenResourceError: the connection is gone.
+            trio.BrokenResourceError: the connection is broken.
             trio.ClosedResourceError: it was closed on this side.
         """
         await self._stream.send_all(data)
@@ -88,10 +88,10 @@ class DirectStream(trio.abc.Stream):
         await self._stream.wait_send_all_might_not_block()
 
     async def send_eof(self) -> None:
-        """Say that no more will be sent.
+        """Close the sending side.
 
         Raises:
-            trio.BrokenResourceError, trio.ClosedResourceError, OSError: the connection is gone.
+            trio.BrokenResourceError, trio.ClosedResourceError, OSError: the connection is broken.
         """
         await self._stream.send_eof()
 

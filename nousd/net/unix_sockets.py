@@ -1,16 +1,16 @@
-"""Unix sockets as files: made private from their first moment, replaced when stale, removed if ours.
+"""Unix sockets as files: private from their creation, replaced when stale, removed if still the same.
 
-The rules, in the order in which they matter:
+The rules, in the order of their importance:
 
 - Only a socket of the same user on which no process answers is removed, and only by the holder of
-  the socket's lock (``nousd.runtime_paths.locks``). A file, a link, a folder, a living socket stay.
-- A socket has mode 0600 the moment it appears: it is bound under a umask of 0177. Creating it
-  elsewhere and renaming it would do as well, but a rename replaces whatever has come to the place
-  meanwhile, and a bind never does.
-- On the way out a socket is removed only if it is still the one that we bound, by device and inode.
-  That is looked at before closing: while a socket is open its inode number cannot be used again.
+  the socket's lock (``nousd.runtime_paths.locks``). Files, links, directories and live sockets stay.
+- A socket has mode 0600 from the moment it appears: it is bound under a umask of 0177. Creating it
+  elsewhere and renaming it would also work, but a rename replaces a file that has appeared at the path
+  meanwhile; a bind never does.
+- On exit, a socket is removed only if device and inode show that it is still the one that was bound.
+  This is checked before closing, because an open socket's inode number cannot be reused.
 
-It does not know what is said on the sockets, or which event loop listens.
+It knows neither the protocol on the sockets nor the event loop that listens.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class _Identity(NamedTuple):
 
 
 def check_length(path: Path) -> None:
-    """Make sure that a path fits into a socket address.
+    """Check that a path fits into a socket address.
 
     Raises:
-        ConfigError: it does not; both lengths are named.
+        ConfigError: the path is too long; the message has both lengths.
     """
     length = len(os.fsencode(path))
     if length >= SUN_PATH_BYTES:
@@ -65,15 +65,15 @@ class ListeningSocket(NamedTuple):
     identity: _Identity
 
     def remove_file(self) -> None:
-        """Remove the file if it is still ours. Call it before the socket is closed."""
+        """Remove the file if it still belongs to this socket. Call it before the socket is closed."""
         _remove_if_same(self.path, self.identity)
 
 
 def listen(path: Path) -> ListeningSocket:
-    """Listen at a path that is free.
+    """Listen at a free path.
 
     Raises:
-        ConfigError: it cannot be created.
+        ConfigError: the socket cannot be created.
     """
     sock = _bind(path)
     identity = _identity(path)
@@ -83,8 +83,8 @@ def listen(path: Path) -> ListeningSocket:
 
 def _bind(path: Path) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    # The umask belongs to the whole process. Should another thread create a file in this moment,
-    # that file is too private, never too public.
+    # The umask belongs to the whole process. If another thread creates a file at this moment, that
+    # file is too private, never too public.
     umask = os.umask(_UMASK_0600)
     try:
         sock.bind(os.fspath(path))
@@ -96,14 +96,14 @@ def _bind(path: Path) -> socket.socket:
     return sock
 
 
-# --- what already stands at the path ---------------------------------------------------------
+# --- stale sockets ---------------------------------------------------------------------------
 
 
 def remove_stale(paths: Iterable[Path]) -> None:
-    """Remove dead sockets of ours; check all before removing any. Their lock must be held.
+    """Remove stale sockets of this user; check all before removing any. The caller must hold their lock.
 
     Raises:
-        ConfigError: something else exists there, which is left alone.
+        ConfigError: a path has any other file, which stays; nothing is removed.
     """
     stale = {path: _stale_socket(path) for path in paths}
     for path, identity in stale.items():
@@ -136,8 +136,8 @@ def _is_dead(path: Path) -> bool:
     """Return whether it is certain that no process listens. Never waits."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
-        # Anything else is alive or uncertain: 0 accepted, EAGAIN no place left in the backlog,
-        # EPROTOTYPE a socket of another kind.
+        # Any other result is a live socket or uncertain: 0 is accepted, EAGAIN a full backlog,
+        # EPROTOTYPE another kind of socket.
         return probe.connect_ex(os.fspath(path)) in (errno.ECONNREFUSED, errno.ENOENT)
 
 
@@ -147,7 +147,7 @@ def _identity(path: Path) -> _Identity:
 
 
 def _remove_if_same(path: Path, expected: _Identity) -> None:
-    # Gone already, or in a directory that we cannot write any more: nothing is left to clean up.
+    # The file is gone, or its directory is no longer writable: nothing can be cleaned up.
     with suppress(OSError):
         if _identity(path) == expected:
             path.unlink()
