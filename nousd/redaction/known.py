@@ -1,6 +1,6 @@
-"""Secrets known by their values: every spelling of one, found in bytes, texts and streams.
+"""Finds secrets known by their values, in every spelling, in bytes, texts and streams.
 
-``nousd.redaction.rules`` finds what merely looks like a secret.
+``nousd.redaction.rules`` finds texts that merely look like secrets.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ SECRET_CHARS_MIN: Final = 6
 """Shorter values are never secrets: replacing every ``test`` would spoil the text."""
 
 LONG_SECRET_CHARS_MIN: Final = 12
-"""Shorter ones stay in what tools and models say, and the value of a variable that is shorter is not a
+"""Shorter secrets stay in the output of tools and models, and a shorter value of a variable is not a
 secret by its name alone. The key of a model server on this machine is often a word such as ``ollama``,
-which a model must be able to read in the code it works on, and to write."""
+which a model must be able to read and write in code."""
 
 
 _TAIL: Final = 4
-"""Characters at the end of a text that rule out nearly every beginning of a secret at once."""
+"""Characters at the end of a text that are compared first: they rule out nearly every beginning of a
+secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class KnownSecrets(Generic[AnyStr]):
     Args:
         spellings: sorted.
         pattern: matches any of them, the longest first.
-        joined: all of them in one.
-        starts: their first signs.
+        joined: all of them in one text.
+        starts: their first characters.
         shortest: the length of the shortest.
         longest: the length of the longest.
     """
@@ -55,7 +56,7 @@ class KnownSecrets(Generic[AnyStr]):
 
     def has_match(self, data: AnyStr) -> bool:
         """Return whether ``data`` holds a secret."""
-        # Most texts have none, and finding that out is ten times as fast without the pattern.
+        # Most texts hold no secret, and this test is ten times as fast as the pattern.
         return len(data) >= self.shortest and any(spelling in data for spelling in self.spellings)
 
     def measure_partial(self, data: AnyStr) -> int:
@@ -65,7 +66,7 @@ class KnownSecrets(Generic[AnyStr]):
             end = data[start:]
             if end[:1] not in self.starts:
                 continue
-            # What begins with it stands right behind it in the order.
+            # In sorted order, the spellings that begin with ``end`` directly follow it.
             at = bisect_right(self.spellings, end)
             if at < len(self.spellings) and self.spellings[at].startswith(end):
                 return len(end)
@@ -76,7 +77,7 @@ def compile_secrets(spellings: Iterable[AnyStr], bar: AnyStr) -> KnownSecrets[An
     """Compile the search for all of these spellings.
 
     Args:
-        bar: the sign ``|``, of their type.
+        bar: ``|`` in the type of the spellings.
     """
     by_length = sorted(set(spellings), key=len)
     return KnownSecrets(
@@ -90,7 +91,7 @@ def compile_secrets(spellings: Iterable[AnyStr], bar: AnyStr) -> KnownSecrets[An
 
 
 class SecretStream(Generic[AnyStr]):
-    """Removes known secrets from a stream of bytes or texts, also secrets that span two chunks."""
+    """Removes known secrets from a stream of bytes or texts, even if they span several chunks."""
 
     def __init__(self, known: KnownSecrets[AnyStr], mark: AnyStr) -> None:
         self._known: KnownSecrets[AnyStr] = known
@@ -98,7 +99,7 @@ class SecretStream(Generic[AnyStr]):
         self._waiting: AnyStr = mark[:0]
 
     def feed(self, chunk: AnyStr) -> AnyStr:
-        """Return what is safe now; a possible beginning of a secret is held back."""
+        """Return the data that is safe to show; hold back a possible beginning of a secret."""
         if not self._known.spellings:
             return chunk
         data = self._waiting + chunk
@@ -109,7 +110,7 @@ class SecretStream(Generic[AnyStr]):
         return data[:safe]
 
     def _without(self, data: AnyStr, safe: int) -> AnyStr:
-        """Replace the secrets that begin before ``safe``; one behind it may yet become a longer one."""
+        """Replace the secrets that begin before ``safe``; a later one may still become a longer one."""
         told = []
         done = 0
         for found in self._known.pattern.finditer(data):
@@ -124,17 +125,17 @@ class SecretStream(Generic[AnyStr]):
         return data[:0].join(told)
 
     def finish(self) -> AnyStr:
-        """Return what was held back. The stream has ended, so it is no more than what it is by now: the
-        beginning of a secret, perhaps after another one.
+        """Return the data that was held back, at the end of the stream. A complete secret in it is
+        replaced; a mere beginning of one is not.
         """
         rest, self._waiting = self._waiting, self._waiting[:0]
         return self._known.without(rest, self._mark)
 
 
 def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the values of environment variables whose names say that they contain a secret.
+    """Yield the values of environment variables whose names indicate a secret.
 
-    The path of a file with a secret is not one, nor is a word so short that it may occur anywhere.
+    The path of a file with a secret is not yielded, nor is a value so short that it may occur anywhere.
     """
     for name, value in environ.items():
         is_path = value.startswith(("/", "~", "."))
@@ -144,7 +145,7 @@ def secret_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 def spellings_of(secret: str) -> set[str]:
     """Return every form of a secret: plain, in a URL, in the JSON of any encoder, in a Python repr, and
-    in Base64 of a text with something before and after it.
+    in the Base64 of a longer text that contains it.
     """
     in_json = json.dumps(secret)[1:-1]
     data = secret.encode("utf-8", "surrogateescape")

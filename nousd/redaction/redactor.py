@@ -28,7 +28,7 @@ class Redactor:
 
     Args:
         secrets: values of keys and tokens; empty and too short ones are skipped.
-        rules: patterns of what else counts as a secret.
+        rules: patterns of further secrets.
         mark: replaces a secret that is known by its value.
     """
 
@@ -66,8 +66,8 @@ class Redactor:
             self._known_bytes = compile_secrets(_encode_spellings(self._long), b"|")
 
     def redact_output(self, text: str) -> str:
-        """Return a text of a tool or a model without the known secrets of at least
-        ``LONG_SECRET_CHARS_MIN``.
+        """Return a text of a tool or a model without known secrets that have at least
+        ``LONG_SECRET_CHARS_MIN`` characters.
         """
         return self._known_texts.without(text, self._mark)
 
@@ -91,7 +91,7 @@ class Redactor:
                     for name, item in value.items()
                 }
             case int() | float():
-                # A key may be all digits, and written without quotes.
+                # A key may consist of digits and be written without quotes.
                 text = self.redact_output(str(value))
                 return value if text == str(value) else text
             case _:
@@ -108,9 +108,9 @@ class Redactor:
     def redact(self, text: str) -> str:
         """Return ``text`` with every secret replaced."""
         if self._rules:
-            # UTF-16 that was read as UTF-8 has a NUL beside each letter, so that no rule would match.
+            # UTF-16 decoded as UTF-8 has a NUL beside each letter, so that no rule would match.
             text = text.replace("\0", "")
-        # Most texts have none, and finding that out is ten times as fast without the pattern.
+        # Most texts hold no secret, and this test is ten times as fast as the pattern.
         if self._pattern is not None and any(known in text for known in self._spellings):
             text, times = self._pattern.subn(self._mark, text)
             self._count("known", times)
@@ -124,7 +124,7 @@ class Redactor:
     def redact_json(self, value: Any) -> Any:
         """Return a decoded JSON value with its strings and keys redacted one by one.
 
-        With rules, every value under a key that names a secret is one.
+        With rules, every value under a key that names a secret is replaced.
         """
         match value:
             case str():
@@ -182,9 +182,7 @@ def _encode_spellings(spellings: Iterable[str]) -> Iterator[bytes]:
 
 
 def _signs_of(rules: Sequence[Rule]) -> re.Pattern[str] | None:
-    """Return a pattern that is found in every text that any of the rules could match; None if there is
-    none.
-    """
+    """Return a pattern that occurs in every text that a rule can match; None if a rule has no signs."""
     if not all(rule.signs for rule in rules):
         return None
     signs = sorted({sign for rule in rules for sign in rule.signs})

@@ -1,7 +1,7 @@
 """Patterns of secrets: the one table of rules, and the names of variables and keys with secrets.
 
-Every rule is applied to whole texts, so callers with pieces of a text join them first. The time of a
-rule is linear in the length of the text.
+Rules apply to whole texts, so callers join the pieces of a text first. The time of a rule is linear in
+the length of the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Rule(NamedTuple):
         source: a regular expression; the named group that matched is replaced, or the whole match if
             there are no groups.
         signs: literals in lower case, one of which occurs in every text with such a secret. Searching
-            them first makes redaction fast, because most texts have none. Empty if there are none.
+            for them first makes redaction fast, because most texts have none. Empty if no literal does.
     """
 
     kind: str
@@ -74,7 +74,7 @@ _NAMES: Final = (
     + _any_case(*(f"{word}key" for word in _KEYS), *_WORDS)
     + rf"|(?:{_any_case('secret')})[A-Za-z0-9_.-]{{0,40}}+"
 )
-"""The ends of names of variables with secrets; the beginning does not matter."""
+"""The ends of the names of variables with secrets; the beginning does not matter."""
 
 _SIGNS_OF_NAMES: Final = "key|token|pass|pwd|credential|secret|contrase"
 
@@ -83,13 +83,13 @@ _FLAGS: Final = "key|token|secret|passw(?:or)?d|passphrase|pass|pwd|contrase[nñ
 _ALREADY: Final = r"(?!\[redacted)"
 
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
-"""Must precede a key, which does not begin within a word. The letter of an escaped line end is none: a
-text may be spelled within another, as the arguments of a tool call are.
+"""Must precede a key, which does not begin within a word. The letter of an escaped line break or tab is
+not part of a word: a text may be escaped within another, as in the arguments of a tool call.
 """
 
 _CLOSED: Final = r"(?![A-Za-z0-9])"
-"""Must follow the closing quote of a value. If a word follows, that quote opened a new value, and the
-one before was never closed."""
+"""Must follow the closing quote of a value. If a word follows, that quote opens a new value, and the
+previous quote was never closed."""
 
 _VALUE: Final = (
     r"(?:"
@@ -111,8 +111,8 @@ _NO_VALUES: Final = (
     r"(?=\\*[\"']|[,;)}\]\n]|\s*$|\s{2}|\s\()"
     r"|\$\(|-----BEGIN ))"
 )
-"""Values that are not secrets: a word that says whether there is one, the name of another variable, a
-command. A private key is a secret, but has its own rule, because it spans many lines."""
+"""Values that are not secrets: a word for the presence or absence of one, the name of another variable,
+a command. A private key is a secret, but has its own rule, because it spans many lines."""
 
 _PEM: Final = r"[A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _PEM_TEXT: Final = r"[A-Za-z0-9+/=:,.\s\\-]"
@@ -212,7 +212,8 @@ RULES: Final[tuple[Rule, ...]] = (
         rf"(?i){_START}--?[a-z_-]{{0,40}}(?:{_FLAGS})"
         rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
-    # Shorter names, and looser punctuation, if the value is as long as a key and has a digit.
+    # Shorter names and looser punctuation, if the value is as long as a key and, where neither ``=``,
+    # ``:``, ``(`` nor a quote precedes it, has a digit.
     _rule(
         "variable",
         "pw|pass|key|token",
@@ -237,8 +238,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "putty-user-key-file",
         r"PuTTY-User-Key-File-[0-9]+:[^\n]*(?:\n[^\n]+){0,200}(?:Private-MAC:[^\n]*)?",
     ),
-    # The rest of a key that was cut off, at its end or at its beginning. Last, because the name of a
-    # variable on the next line could be its text as well.
+    # A private key that is cut off at its end or beginning. After the rules for variables, because the
+    # pattern of its text also matches the name of a variable on the next line.
     _rule("private_key", "private key", rf"-----BEGIN {_PEM}{_PEM_TEXT}*+"),
     _rule(
         "private_key",
@@ -253,7 +254,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule("cut", "...|…|u2026", r"(?<!\S)(?P<secret>[^\s…]{16,})(?=…|\\+u2026|\.\.\.\Z)"),
 )
-"""In the order of application; a rule leaves alone what an earlier one has replaced."""
+"""In the order of application; a rule does not replace the marks of earlier ones."""
 
 _SECRET_NAME: Final = rf"(?:{_NAMES}|{_any_case('authorization')})$|(?<=[a-z0-9])Key$"
 
@@ -270,9 +271,9 @@ _LIKELY_NAME: Final = (
 
 
 def may_name_secret(name: str) -> bool:
-    """Return whether a variable of that name could contain a secret: every one that ``names_secret``
-    knows, and others that often do not (``MAX_TOKENS``). For callers that only need caution, and remove
-    nothing.
+    """Return whether a variable of that name could contain a secret: true for every name of
+    ``names_secret``, and for others that often have none (``MAX_TOKENS``). For callers that need caution
+    and remove nothing.
     """
     return names_secret(name) or _compile(_LIKELY_NAME).search(name) is not None
 
@@ -290,7 +291,7 @@ def user_rules(patterns: Iterable[str]) -> tuple[Rule, ...]:
 
 def _user_rule(pattern: str) -> Rule:
     try:
-        # Numbered groups belong to the user: a named group around them all marks the replacement.
+        # Numbered groups belong to the user, so a named group around the pattern marks the replacement.
         compiled = re.compile(pattern)
         named = "secret" in compiled.groupindex
         return Rule("user", pattern if named else f"(?P<secret>{pattern})")
