@@ -1,1 +1,1 @@
-"""Paths of files and sockets, and how directories and locks are taken."""
+"""Paths of files and sockets, private directories, locks, and tokens."""

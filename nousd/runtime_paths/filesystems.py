@@ -1,8 +1,7 @@
-"""Finds out whether a directory is on a local disk, so that reading a file's timestamps cannot take
-long.
+"""Determines whether a path is on a local file system, so that reading a file's timestamps is quick.
 
-A network file system may not respond for minutes. Only what is known to be local counts; if the system
-does not tell, nothing is.
+A network file system may not respond for minutes. Only file systems that are known to be local count; if
+the system does not report its mounts, none does.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _ESCAPED: Final = re.compile(r"\\([0-7]{3})")
 
 
 def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
-    """Return whether the path, with its links resolved, lies on a local file system.
+    """Return whether the path, with its links resolved, is on a local file system.
 
     Args:
         mounts: the system's list of mounts (Linux, proc(5), ``mountinfo``).
@@ -41,12 +40,12 @@ def is_local(path: Path, mounts: Path = _MOUNTS) -> bool:
     return types[folder] in _LOCAL
 
 
-# It is needed several times for every session, and hardly ever changes.
+# The table is needed several times for every session, and rarely changes.
 @lru_cache(maxsize=1)
 def _types(table: bytes) -> dict[str, str]:
-    """Return mount point -> the type of its file system."""
+    """Return a mapping from mount point to the type of its file system."""
     lines = table.decode("utf-8", "surrogateescape").splitlines()
-    # Of two mounts on one path the later one is visible.
+    # Of two mounts on one path, the later one is visible.
     return {folder: kind for folder, kind in map(_mount, lines) if folder}
 
 

@@ -1,12 +1,13 @@
 """The directories that the daemon writes to: made private, or refused with a reason.
 
-There are two kinds, because only one of them is ours to change. A directory at a default path is named
-after nousd and contains nothing else: it is created, and restricted, with mode 0700. A directory that
-the user named may contain anything and may be ``/tmp``: it is created with 0700 if it is missing, and
-otherwise only checked, because another user with write access could replace our files. If our lock in
-it shows that it was good enough once, others lose the right to write that somebody gave them since.
+There are two kinds, because the daemon may change only one of them. A directory at a default path is
+named after nousd and contains nothing else: it is created with mode 0700, or restricted to it. A
+directory that the user chose may contain anything and may be ``/tmp``: it is created with 0700 if it is
+missing, and otherwise only checked, because another user with write access could replace nousd's files.
+If a lock file in it shows that nousd has used it before, write access that others received since is
+removed.
 
-It deliberately does not check the parents of the directory: the way to it is the user's responsibility.
+It deliberately does not check the parents of the directory: these are the user's responsibility.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _ROOT_UID: Final = 0
 
 
 def prepare_own_folder(path: Path, what: str) -> None:
-    """Make ``path`` a directory that only our user can enter. For the default paths.
+    """Make ``path`` a directory that only the current user can enter. For the default paths.
 
     Args:
         path: absolute; missing parents are created with mode 0700 as well.
@@ -51,22 +52,22 @@ def prepare_own_folder(path: Path, what: str) -> None:
 def prepare_chosen_folder(
     path: Path, what: str, *, sticky_ok: bool = False, lock_file: Path | None = None
 ) -> None:
-    """Make sure that a directory named by the user exists and that nobody else can replace our files.
+    """Ensure that a directory chosen by the user exists and that no other user can replace files in it.
 
-    A symbolic link is followed if it is ours or root's (``/tmp`` and ``/var/run`` are such links on
-    some systems). The mode of an existing directory is only changed if we used it before.
+    A symbolic link is followed if it belongs to the current user or root (``/tmp`` and ``/var/run`` are
+    such links on some systems). The mode of an existing directory changes only if nousd used it before.
 
     Args:
         path: absolute; if missing, it is created with mode 0700.
         what: as in ``prepare_own_folder``.
-        sticky_ok: accept a directory like ``/tmp``, where others may write but not remove our files.
+        sticky_ok: accept a directory like ``/tmp``, where others may write but not remove nousd's files.
             Right for sockets, which have their own mode; wrong for a database, whose name another user
             could take first.
-        lock_file: the file in it by which we know a directory that we used before.
+        lock_file: the file in it that shows that nousd used the directory before.
 
     Raises:
-        ConfigError: it cannot be created or written to, is not a directory, belongs to neither us nor
-            root, or is writable for others.
+        ConfigError: it cannot be created or written to, is not a directory, belongs to neither the
+            current user nor root, or is writable for others.
     """
     _create_missing(path, what)
     ours = {os.geteuid(), _ROOT_UID}
@@ -90,10 +91,10 @@ def prepare_chosen_folder(
 
 
 def prepare_state_folder(path: Path) -> None:
-    """Make sure that the state directory exists; the default one is made private.
+    """Ensure that the state directory exists; make the default one private.
 
     Raises:
-        ConfigError: like the function for its kind.
+        ConfigError: as ``prepare_own_folder`` or ``prepare_chosen_folder``.
     """
     if path == default_state_dir():
         prepare_own_folder(path, "state folder")
@@ -108,7 +109,7 @@ def _create_missing(path: Path, what: str) -> None:
         for folder in reversed([path, *path.parents]):
             if not folder.exists():
                 folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
-                # A umask can only remove bits, but it may remove our own.
+                # A umask can only remove bits, but it may remove those of the owner.
                 folder.chmod(FOLDER_MODE)
     except OSError as error:
         raise ConfigError(f"the {what} {path} cannot be created: {error.strerror}") from error
@@ -116,7 +117,7 @@ def _create_missing(path: Path, what: str) -> None:
 
 @contextmanager
 def _open_directory(path: Path, what: str) -> Iterator[int]:
-    """Open the directory itself, so that the checked one is also the changed one."""
+    """Open the directory itself, so that checks and changes apply to the same one."""
     if path.is_symlink():
         raise ConfigError(f"the {what} {path} is a symbolic link; name the folder itself")
     try:
@@ -132,8 +133,8 @@ def _open_directory(path: Path, what: str) -> Iterator[int]:
 
 
 def is_mendable(status: os.stat_result, lock_file: Path) -> bool:
-    """Return whether a directory is ours, was used by us, and others were let in since. One like
-    ``/tmp`` is meant for all.
+    """Return whether a directory belongs to the current user, was used by nousd, and is writable for
+    others. A sticky one like ``/tmp`` is meant for all users and is not mendable.
     """
     try:
         lock = lock_file.lstat()
@@ -144,7 +145,7 @@ def is_mendable(status: os.stat_result, lock_file: Path) -> bool:
 
 
 def _without_writing(path: Path, what: str, status: os.stat_result) -> os.stat_result:
-    """Take away the others' right to write in a directory; return its status then."""
+    """Remove the write access of other users to a directory; return its new status."""
     with _open_directory(path.resolve(), what) as descriptor:
         found = os.fstat(descriptor)
         if (found.st_dev, found.st_ino) == (status.st_dev, status.st_ino):

@@ -1,11 +1,10 @@
 """The default paths: the sockets, the state directory, the settings file.
 
-The daemon and its clients must find the same paths without talking to each other, so they are
-determined here, once, from what both can see: the user and the user's environment. Nothing is created
-or opened here.
+The daemon and its clients must find the same paths without communicating, so this module determines them
+from facts that both know: the user and the user's environment. It creates and opens nothing.
 
-Also here: which paths can be named at all. A log, a model and a client accept UTF-8 only, a file system
-any bytes.
+``is_utf8`` decides which paths can be named: a log, a model and a client accept only UTF-8, but a file
+system accepts any bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ EVENTS_SUFFIX: Final = ".events"
 def default_socket() -> Path:
     """Return the command socket's path: in the user's runtime directory, else in the state directory.
 
-    A runtime directory in ``/tmp`` is never used: its name could be taken by somebody else, and it may
+    The default is never in ``/tmp``: another user could take the name of such a directory, and it may
     appear or vanish between the start of the daemon and that of a client.
     """
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
@@ -48,12 +47,12 @@ def default_state_dir() -> Path:
 
 
 def database_file(state_dir: Path) -> Path:
-    """Return the path of the log in a state folder."""
+    """Return the path of the log in a state directory."""
     return state_dir / "nousd.db"
 
 
 def state_files(state_dir: Path) -> tuple[Path, ...]:
-    """Return the files of the log in a state folder, and those beside it, which need not exist."""
+    """Return the files of the log in a state directory and the files beside it; some may not exist."""
     names = ("db", "db-wal", "db-shm", "db-journal", "reserve", "lock")
     return tuple(state_dir / f"{_APP}.{name}" for name in names)
 
@@ -74,7 +73,7 @@ def http_links_folder(state_dir: Path) -> Path:
 
 
 def runtimes_folder(state_dir: Path) -> Path:
-    """Return the folder in a state directory in which agent programs have files of their own."""
+    """Return the folder in a state directory with the files of agent programs."""
     return state_dir / "runtimes"
 
 
@@ -89,7 +88,7 @@ def user_agents_folder() -> Path:
 
 
 def daemon_log(state_dir: Path) -> Path:
-    """Return the log file of a daemon that a client has started, if no setting names another."""
+    """Return the default log file of a daemon that a client has started."""
     return state_dir / "daemon.log"
 
 
@@ -104,14 +103,14 @@ def default_config_file() -> Path:
 
 
 def _user_folder(variable: str, default: str) -> Path:
-    """Return a folder as platformdirs defines it. The daemon and every client need some, and that
-    library takes longer to import than a ping.
+    """Return the same folder as platformdirs. The daemon and every client need some, and importing that
+    library takes longer than a ping.
     """
     return Path(os.environ.get(variable, "").strip() or Path(default).expanduser())
 
 
 def is_utf8(path: str) -> bool:
-    """Return whether a path, as the operating system gave it to us, is UTF-8."""
+    """Return whether a path, as the operating system returned it, is UTF-8."""
     try:
         path.encode()
     except UnicodeEncodeError:

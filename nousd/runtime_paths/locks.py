@@ -1,16 +1,16 @@
-"""One daemon per socket and one per state folder, by ``flock`` on a file beside what is guarded.
+"""One daemon per socket and one per state directory, by ``flock`` on a file beside the guarded one.
 
-Why flock: the kernel releases it when the holder ends, however it ends, so there is no stale lock
-to guess about, and a pid in a file is never believed, only shown. The lock belongs to the open
-file, which no child inherits (Python opens files close-on-exec).
+Why flock: the kernel releases it when the holder ends for any reason, so no lock is ever stale. The
+pid in the file is only shown, never relied on. The lock belongs to the open file, which no child
+inherits (Python opens files close-on-exec).
 
 Why a lock file is never removed: a second daemon may have opened the file and be about to lock it
-when the first one removes it and goes. The second then holds a lock on a file without a name, a
-third creates the name anew and locks that, and both believe to be alone. An empty file left behind
-costs nothing.
+when the first one removes it and exits. The second then locks a file without a name, a third creates
+and locks a new file of that name, and both believe they are alone. An empty file left behind costs
+nothing.
 
-Somebody else may still remove one, say a cleaner of ``/tmp``. For the socket there is a second
-guard: what answers on it is never taken for stale (``nousd.net.unix_sockets``).
+Another program may still remove one, such as a cleaner of ``/tmp``. For the socket there is a second
+guard: a socket that answers is never considered stale (``nousd.net.unix_sockets``).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _hold(lock_file: Path, guarded: str) -> Iterator[None]:
         try:
             yield
         finally:
-            # Otherwise a third process could read our pid in the next holder's first moment.
+            # Otherwise a third process could read this pid just after the next holder took the lock.
             _write_content(descriptor, b"")
     finally:
         os.close(descriptor)
@@ -109,11 +109,11 @@ def _open_lock_file(lock_file: Path) -> int:
             f"the lock file {lock_file} cannot be opened: {error.strerror}"
         ) from error
     status = os.fstat(descriptor)
-    # A second link would mean that writing our pid overwrites a file somewhere else.
+    # With a second link, writing the pid would overwrite a file elsewhere.
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
         os.close(descriptor)
         raise ConfigError(f"the lock file {lock_file} is not a plain file of our own")
-    # A umask may have removed our own bits, and the next start could not open the file.
+    # A umask may have removed the owner's bits, and the next start could not open the file.
     os.fchmod(descriptor, 0o600)
     return descriptor
 
@@ -137,7 +137,7 @@ def _pid_in(descriptor: int) -> str:
 
 
 def _write_content(descriptor: int, content: bytes) -> None:
-    # The pid is a courtesy to the reader of an error; others report a full disk.
+    # The pid only helps the reader of an error; other code reports a full disk.
     with suppress(OSError):
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, content, 0)

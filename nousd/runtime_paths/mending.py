@@ -1,7 +1,7 @@
-"""Takes from others what they may do with our own files, and says so.
+"""Removes other users' access to nousd's files, and logs a warning.
 
-A program of the same user may have changed a mode. Others may have put files of their own there then:
-these are refused, since their owner can change them at any time.
+A program of the same user may have opened a directory to other users, who may then have put their own
+files there. These are refused, because their owner can change them at any time.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 def mend_files(paths: Iterable[Path]) -> None:
-    """Make plain files private, those that exist, and warn of each that was not.
+    """Make the existing regular files private; warn of each that was not.
 
     Raises:
-        ConfigError: one belongs to another user.
+        ConfigError: a file belongs to another user.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     for path in paths:
@@ -34,7 +34,7 @@ def mend_files(paths: Iterable[Path]) -> None:
             if owner != os.geteuid():
                 raise ConfigError(f"{path} belongs to another user (uid {owner})")
             descriptor = os.open(path, flags)
-        except OSError:  # it is not there, or whoever uses it tells what is wrong
+        except OSError:  # it is missing, or the code that uses it reports the fault
             continue
         try:
             status = os.fstat(descriptor)
@@ -48,7 +48,7 @@ def change_mode(descriptor: int, path: Path, status: os.stat_result, mode: int) 
     """Change the mode of an open file or directory, and warn of it.
 
     Args:
-        status: as it was found.
+        status: the status before the change.
 
     Raises:
         OSError: the mode cannot be changed.

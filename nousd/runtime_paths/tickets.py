@@ -1,9 +1,9 @@
-"""Tickets: random secrets that admit somebody for a while in place of the token of HTTP clients.
+"""Tickets: random secrets that admit an HTTP client for a limited time, in place of the token.
 
-A ticket is a file in a folder of the state directory, named by the hash of its secret, so whoever reads
-the folder learns no secret. Tickets survive a kill, every server of one state directory sees the same
-ones, and ``take`` gives one to a single taker, because a name can be removed only once. Each is void as
-soon as the token is another one than the one it came from.
+A ticket is a file in a folder of the state directory, named by the hash of its secret, so that the
+folder reveals no secret. Tickets survive a kill, and all servers of a state directory share them.
+``take`` gives a ticket to one taker only, because a file can be removed only once. A ticket is void once
+the token that it was issued for has been replaced.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 _SECRET_BYTES: Final = 32
 _FILE_BYTES_MAX: Final = 4096
 _USE_SECONDS: Final = 60.0
-"""A use is noted at most this often."""
+"""Minimum time between two records of a ticket's use."""
 
 _BEING_WRITTEN_SECONDS: Final = 60.0
-"""A file that is no ticket is left alone for this time: another process may be writing it."""
+"""An unreadable file is left alone for this time: another process may be writing it."""
 
 
 class Ticket(NamedTuple):
-    """What a ticket says.
+    """The content of a ticket.
 
     Args:
-        origin: who may use it; "" for whoever has the secret.
+        origin: the web origin that may use it; "" for any holder of the secret.
         expires_at: Unix time in seconds.
-        token_hash: the hash of the token that it came from.
+        token_hash: the hash of the token that it was issued for.
     """
 
     origin: str
@@ -53,7 +53,7 @@ class Ticket(NamedTuple):
 
 
 def hash_token(token: str) -> str:
-    """Return the hash of a token that tickets carry."""
+    """Return the hash of a token, as tickets contain it."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
@@ -62,7 +62,7 @@ class TicketFolder:
 
     Args:
         path: created at the first ticket.
-        most: further tickets replace those that were unused for the longest time.
+        most: maximum tickets; a further one replaces the least recently used.
         seconds: how long a ticket is valid.
     """
 
@@ -72,10 +72,10 @@ class TicketFolder:
         self._seconds = seconds
 
     def issue(self, token_hash: str, origin: str = "") -> tuple[str, Ticket]:
-        """Make a ticket and return its secret.
+        """Create a ticket; return its secret and the ticket.
 
         Raises:
-            ConfigError: it cannot be written.
+            ConfigError: the ticket cannot be written.
         """
         prepare_own_folder(self._path, "folder")
         secret = secrets.token_urlsafe(_SECRET_BYTES)
@@ -93,8 +93,8 @@ class TicketFolder:
         return secret, ticket
 
     def find(self, secret: str, token_hash: str) -> Ticket | None:
-        """Return a valid ticket, and note that it was used; None if there is none. A void one is
-        removed.
+        """Return the valid ticket with that secret and record its use; None if there is none. Remove a
+        void one.
         """
         if not _SECRET.fullmatch(secret):
             return None
@@ -112,12 +112,12 @@ class TicketFolder:
         return ticket
 
     def take(self, secret: str, token_hash: str) -> Ticket | None:
-        """Return a valid ticket and remove it. Of several takers one gets it."""
+        """Return the valid ticket with that secret and remove it. Only one of several takers gets it."""
         ticket = self.find(secret, token_hash)
         return ticket if ticket is not None and self.remove(secret) else None
 
     def remove(self, secret: str) -> bool:
-        """Remove a ticket; return whether it was there."""
+        """Remove a ticket; return whether it existed."""
         if not _SECRET.fullmatch(secret):
             return False
         try:
@@ -135,7 +135,7 @@ class TicketFolder:
         return is_in_time and hmac.compare_digest(ticket.token_hash, token_hash)
 
     def _make_room(self, token_hash: str) -> None:
-        """Remove void tickets, and as many of the others as stand in the way of one more."""
+        """Remove void tickets, and the least recently used valid ones until one more fits."""
         kept: list[tuple[float, Path]] = []
         for file in self._path.iterdir():
             with suppress(FileNotFoundError):

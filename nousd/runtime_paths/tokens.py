@@ -1,7 +1,7 @@
 """The token of HTTP clients: a private file in the state directory, created when first needed.
 
-A file replaces another as a whole, under its name, so that nobody reads half of a token. A running
-server learns of a new token from the file itself (``TokenFile``), whoever replaced it.
+A new file replaces the old one atomically, so that no process reads half a token. A running server
+notices a new token in the file itself (``TokenFile``), no matter which process replaced it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class OpenToken(ConfigError):
-    """Others could read the token, or replace it; it is good for nothing any more."""
+    """Other users could read or replace the token, so it must not be used any more."""
 
 
 def http_token(path: Path) -> str:
@@ -34,7 +34,7 @@ def http_token(path: Path) -> str:
     others could read is replaced by a new one, with a warning.
 
     Raises:
-        ConfigError: the file cannot be created or read, is not ours, or contains no token.
+        ConfigError: the file cannot be created or read, belongs to another user, or holds no token.
     """
     try:
         _remove_open(path)
@@ -60,12 +60,13 @@ def existing_http_token(path: Path) -> str | None:
 
 
 def rotate_http_token(path: Path) -> None:
-    """Replace the token in the file by a new one, also if others could read it or it was no token.
+    """Replace the token in the file by a new one, even if others could read it or it was invalid.
 
-    Of several rotations at once the last one wins. After an error the old token is the valid one.
+    Of several rotations at once the last one wins. The message of an error tells whether the token was
+    changed.
 
     Raises:
-        ConfigError: the file is not ours, or no new one can be written.
+        ConfigError: the file belongs to another user, or no new one can be written or made durable.
     """
     try:
         _check_ours(path)
@@ -83,10 +84,10 @@ def rotate_http_token(path: Path) -> None:
 
 
 class TokenFile:
-    """The token in a file, as it is at each moment.
+    """The current token in a file.
 
     Args:
-        path: read again only when another file has its name, or it was written to.
+        path: read again only if the file was replaced or changed.
         tell_secret: receives each new token before it is valid.
     """
 
@@ -98,9 +99,9 @@ class TokenFile:
         self._fault = ""
 
     def current(self) -> str | None:
-        """Return the token; None if there is none, or others may read it."""
+        """Return the token; None if the file is missing or unusable, or others may read it."""
         seen = self._look()
-        # A file that could not be read is tried again at each call.
+        # An unreadable file is read again at each call.
         if seen != self._seen or (seen is not None and self._token is None):
             self._seen = seen
             self._token = self._read()
@@ -111,7 +112,7 @@ class TokenFile:
             status = self._path.lstat()
         except OSError:
             return None
-        # The time of the last change of the inode shows a new mode, and an old file with its old times.
+        # The change time of the inode also reveals a new mode, and an old file put back with its times.
         return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
     def _read(self) -> str | None:
@@ -131,7 +132,7 @@ class TokenFile:
 
 
 def _check_ours(path: Path) -> None:
-    """Raise ConfigError if something else than a file of ours has the name."""
+    """Raise ConfigError if the path exists and is not a regular file of the current user."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -158,22 +159,22 @@ def _remove_open(path: Path) -> None:
 def _make(path: Path) -> None:
     if path.is_symlink() or path.exists():
         return
-    # The first one wins: an existing name is not replaced.
+    # The first process wins: an existing file is not replaced.
     with _new_file(path) as temporary, suppress(FileExistsError):
         os.link(temporary, path)
 
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[Path]:
-    """Write a new token under another name, so that nobody reads half of one; at the end of the block
-    remove that name if it is still there.
+    """Write a new token to a temporary file, so that no process reads half of it; on exit, remove that
+    name if it still exists.
     """
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor = os.open(temporary, flags, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
-            os.fchmod(descriptor, 0o600)  # a umask may have removed our own bits
+            os.fchmod(descriptor, 0o600)  # a umask may have removed the owner's bits
             file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
             file.flush()
             os.fsync(descriptor)
@@ -183,7 +184,7 @@ def _new_file(path: Path) -> Iterator[Path]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a new name durable: after a power cut the old token must not be valid again."""
+    """Make the replacement durable: after a power cut, the old token must not be valid again."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -192,7 +193,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _read(path: Path) -> str:
-    # A file that is not plain is opened without waiting for it, and then refused.
+    # Opening a file that is not regular, such as a FIFO, must not wait; it is refused below.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with open(path, "rb", opener=lambda name, _flags: os.open(name, flags)) as file:
         status = os.fstat(file.fileno())
