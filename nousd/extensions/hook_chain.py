@@ -53,7 +53,7 @@ class Hook(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A hook that failed, in the form of a warning."""
+    """A failure of a hook, with the code and message of a warning."""
 
     code: str
     message: str

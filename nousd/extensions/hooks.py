@@ -51,7 +51,8 @@ REASON_CHARS_MAX: Final = 2000
 """Maximum characters of the reason for a block or a cancellation, which people and models receive."""
 
 INSTRUCTIONS_CHARS_MAX: Final = 64 * 1024
-"""Maximum characters that one hook adds to a run's system prompt, as of a file of instructions."""
+"""Maximum characters that one hook adds to a run's system prompt; an instructions file may
+have as many bytes."""
 
 # --- arguments of handlers -------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class TurnEnding(HookPayload, frozen=True, kw_only=True):
 
 
 class ToolCalled(HookPayload, frozen=True, kw_only=True):
-    """``tool_call``: a call with valid arguments, before any decision about it.
+    """``tool_call``: a call with valid arguments, before rules and mode decide on it.
 
     Args:
         run_id, turn_id: "" for a call that a client makes itself.

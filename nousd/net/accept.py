@@ -1,7 +1,7 @@
 """The accept loop of a listener: admits peers and limits simultaneous connections.
 
-It does not know the protocol of a connection. Loops share nothing but a limiter (``places``), if they
-receive the same one; with separate ones, a crowd on one socket does not block another.
+It does not know the protocol of a connection. Loops share only a limiter (``places``), and only if the
+caller passes the same one: with separate limiters, a crowd on one socket does not block another.
 
 By default only peers of the daemon's own user, and root, are admitted. The kernel records the user of a
 connecting process, so this cannot be forged. It is the last of three guards, after the modes of the

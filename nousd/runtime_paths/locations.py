@@ -22,7 +22,7 @@ EVENTS_SUFFIX: Final = ".events"
 def default_socket() -> Path:
     """Return the command socket's path: in the user's runtime directory, else in the state directory.
 
-    The default is never in ``/tmp``: another user could take the name of such a directory, and it may
+    There is no fallback in ``/tmp``: another user could take the name of such a directory, and it may
     appear or vanish between the start of the daemon and that of a client.
     """
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{os.getuid()}"):
@@ -37,7 +37,7 @@ def events_socket(socket: Path) -> Path:
 
 
 def default_state_dir() -> Path:
-    """Return the directory of the log."""
+    """Return the default state directory, which contains the log."""
     if sys.platform == "linux":
         return _user_folder("XDG_STATE_HOME", "~/.local/state") / _APP
     else:  # noqa: RET505  mypy checks the systems apart

@@ -39,7 +39,7 @@ DIALECT: Final = "anthropic"
 _CACHED: Final = {"type": "ephemeral"}
 _USER_MARKS: Final = 2
 _MARKED_AMONG: Final = 2 * _USER_MARKS
-"""How many of the newest messages contain that many user messages, as roles alternate."""
+"""Number of newest messages that include ``_USER_MARKS`` user messages, because roles alternate."""
 
 Block = dict[str, Any]
 

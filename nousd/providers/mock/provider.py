@@ -94,7 +94,7 @@ class MockProvider:
         self._default_model = default_model
         self._context_window_tokens = context_window_tokens
         self._note = note
-        # Text -> how often it has failed since it last succeeded; the oldest first.
+        # Hash of a text and its part -> failures since its last success; the oldest first.
         self._failures: dict[int, int] = {}
 
     @property

@@ -38,7 +38,7 @@ class CallEvents:
             verdict.tool.executed_by if isinstance(verdict, AdmittedCall) else "nousd"
         )
         """The party whose code carries out the call, if it runs."""
-        # Kept here: a change of mode while the call waits or runs is only for the next call.
+        # Read once: a change of the mode while the call waits or runs applies only to later calls.
         self._mode = host.permission_mode
         self.answered: PolicySource | None = None
         """The user's answer, once there is one."""

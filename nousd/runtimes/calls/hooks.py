@@ -14,7 +14,7 @@ from nousd.wire.objects.policy import PolicySource
 
 
 class Remark(msgspec.Struct, frozen=True):
-    """A failure of a hook, in the form of a warning."""
+    """A failure of a hook, with the code and message of a warning."""
 
     code: str
     message: str
