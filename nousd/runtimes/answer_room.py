@@ -1,7 +1,7 @@
-"""The room for one answer of a model: how much more text, reasoning and arguments it may have.
+"""Bounds the size of a model's answer: text, reasoning and tool call arguments together.
 
-A model server is foreign code, and its stream need not end. Whoever receives an answer takes each piece
-into its room; what has none ends the call, and with it the run.
+A model server is not trusted to end its stream. The receiver of an answer charges each piece to an
+``AnswerRoom``; a piece that does not fit ends the call, and with it the run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class AnswerBounds(NamedTuple):
 
 
 class AnswerRoom:
-    """The room for the answer of one model call.
+    """The bytes left for the answer of one model call.
 
     Args:
-        answers: what was said before in the same run; it grows with this answer.
+        answers: the size of the run's earlier answers; this answer adds to it.
     """
 
     def __init__(self, bounds: AnswerBounds, answers: AnswersOfRun) -> None:
@@ -39,10 +39,10 @@ class AnswerRoom:
         self._kept = 0
 
     def take(self, text: str) -> str:
-        """Take a piece of text or reasoning; return the part that there is room for."""
+        """Charge a piece of text or reasoning; return the part that fits."""
         size = len(text) if text.isascii() else utf8_size(text)
         if size > self._left:
-            # A character that is cut in two is left out.
+            # A character that is cut in two is dropped.
             text = scrub(text).encode()[: self._left].decode(errors="ignore")
             size = self._left
         self._left -= size
@@ -50,10 +50,10 @@ class AnswerRoom:
         return text
 
     def hold(self, size: int) -> None:
-        """Take the arguments of tool calls, of which ``size`` bytes have come so far.
+        """Charge the arguments of tool calls, of which ``size`` bytes in total have arrived.
 
         Raises:
-            AnswerTooLong: there is no room for them.
+            AnswerTooLong: they do not fit.
         """
         more = size - self._held
         if more > self._left:
@@ -63,31 +63,31 @@ class AnswerRoom:
         self._held = size
 
     def call(self, arguments: str) -> None:
-        """Take a whole tool call, whose arguments may have been held already.
+        """Charge a complete tool call, whose arguments ``hold`` may have charged already.
 
         Raises:
-            AnswerTooLong: there is no room for it.
+            AnswerTooLong: it does not fit.
         """
         self._called += utf8_size(arguments)
         self.hold(max(self._held, self._called))
 
     def keep(self, block: ReasoningBlock) -> None:
-        """Take reasoning in its provider's form. It mostly repeats what was taken as text, so it has
-        the same room once more.
+        """Charge reasoning in its provider's form. It mostly repeats text that ``take`` has charged, so
+        it has a bound of the same size for itself.
 
         Raises:
-            AnswerTooLong: there is no room for it.
+            AnswerTooLong: it does not fit.
         """
         self._kept += len(encode_json(block.data))
         if self._kept > self._bounds.of_call:
             raise _of_call(self._bounds.of_call)
 
     def begin_again(self) -> None:
-        """Give back the room of arguments that came in an attempt which failed."""
+        """Release the bytes charged for the arguments of a failed attempt."""
         self.hold(0)
 
     def build_exceeded_error(self) -> AnswerTooLong:
-        """Return the error of an answer that needs more room than there is."""
+        """Return the error for an answer that exceeds its bounds."""
         if self._is_bound_by_run:
             return AnswerTooLong(
                 f"the model's answers in this run have more than {self._bounds.of_run} bytes;"

@@ -1,13 +1,12 @@
-"""The interface of a runtime, and of the daemon towards it during a turn.
+"""The interface between the daemon and a runtime during a turn.
 
-``Runtime`` is what carries out a turn, and ``TurnHost`` what each of them needs of the daemon: the
-native one takes a ``NativeHost``, one that drives an agent program an ``AgentHost``. A run is all of
-them (``RunTurnHost``).
+A ``Runtime`` carries out turns. A ``TurnHost`` is the daemon's side of one turn: the native runtime
+takes a ``NativeHost``, a runtime that drives an agent program an ``AgentHost``. A run implements both
+(``RunTurnHost``).
 
-The daemon owns runs, queues, the log and every way to stop; a runtime owns what happens between the
-user's message and the end of the turn. Both sides talk: the runtime emits events and looks for new
-input. It is stopped by cancellation at any await and need not close anything that it opened in the log;
-the daemon does.
+The daemon owns runs, queues, the log and every way to stop a run; a runtime owns the steps between the
+user's message and the end of the turn. The runtime emits events and looks for new input. Cancellation
+can stop it at any await; the daemon then logs the end of every message and call that is still open.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 
 Tell = Callable[[CompiledInput], Awaitable[None]]
-"""Receives an input of a model outside of the turn's answers, before it is sent."""
+"""Receives the input of a model call that answers no turn, such as a summary, before it is sent."""
 
 Report = Callable[[CallFigures], Awaitable[None]]
-"""Receives the figures of a model call outside of the turn's answers."""
+"""Receives the figures of a model call that answers no turn."""
 
 
 class AnswersOfRun(msgspec.Struct):
-    """What models said in one run so far: ``bytes`` of text, reasoning and tool call arguments."""
+    """The size of one run's model answers so far: ``bytes`` of text, reasoning and call arguments."""
 
     bytes: int = 0
 
@@ -50,16 +49,16 @@ class TurnHost(TurnCallHost, Protocol):
     """The daemon's side of one turn, for any runtime."""
 
     async def wait_results(self) -> None:
-        """Return when the results of earlier calls are durable: only then may a model be told of them.
+        """Wait until the results of earlier calls are durable: only then may a model receive them.
 
         Raises:
-            StoreError: they never will be.
+            StoreError: they cannot become durable.
         """
         ...
 
     async def instructions(self) -> Sequence[SourceText]:
-        """Return the user's and the project's instructions, as the run first found them, and the agents
-        that tasks can name.
+        """Return the user's and the project's instructions, as they were when the run first read them,
+        and the agents that tasks can name.
         """
         ...
 
@@ -70,7 +69,7 @@ class TurnHost(TurnCallHost, Protocol):
 
     @property
     def answers(self) -> AnswersOfRun:
-        """What models said in the run; the runtime counts it."""
+        """The size of the run's model answers; the runtime adds to it."""
         ...
 
     async def artifact(self, artifact_id: str) -> bytes:
@@ -87,16 +86,16 @@ class TurnHost(TurnCallHost, Protocol):
 
     def has_pending_steer(self) -> bool:
         """Return whether a steer of this run is pending: then no further tool or model call
-        may begin. One that ``AgentHost.take_steer`` took is not pending.
+        may begin. A steer that ``AgentHost.take_steer`` has returned is no longer pending.
         """
         ...
 
     async def wait_steer(self) -> None:
-        """Return when a steer of this run is pending (``has_pending_steer``)."""
+        """Wait until a steer of this run is pending (``has_pending_steer``)."""
         ...
 
     async def context(self) -> Sequence[Entry]:
-        """Return the effective transcript, from the last compaction on, if there is one."""
+        """Return the effective transcript, which begins at the last compaction if there is one."""
         ...
 
     def new_id(self, prefix: str) -> str:
@@ -105,7 +104,7 @@ class TurnHost(TurnCallHost, Protocol):
 
 
 class NativeHost(TurnHost, Protocol):
-    """The daemon's side of a turn whose model calls it makes itself."""
+    """The daemon's side of a turn of the native runtime, which calls the model itself."""
 
     @property
     def choice(self) -> ModelChoice:
@@ -120,7 +119,7 @@ class NativeHost(TurnHost, Protocol):
         ...
 
     def select_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Return the current tools that the session's model is offered."""
+        """Return those of the current tools that are offered to the session's model."""
         ...
 
     async def keep_input(self, compiled: CompiledInput) -> StoredInput:
@@ -129,24 +128,24 @@ class NativeHost(TurnHost, Protocol):
 
     @property
     def own_prompt(self) -> SourceText | None:
-        """The replacement of the runtime's system prompt; None keeps it."""
+        """The text that replaces the runtime's system prompt; None keeps the prompt."""
         ...
 
     @property
     def model_calls_left(self) -> int | None:
-        """How many more times the run may call its model; None for no limit of the run's own."""
+        """The number of model calls left to the run; None if the run has no limit of its own."""
         ...
 
     @property
     def grown(self) -> InputCache:
-        """What the last input of the transcript has in common with the next (``compile_input``)."""
+        """The cache that successive model inputs of the transcript share (``compile_input``)."""
         ...
 
 
 class Delivery(Protocol):
-    """Inputs of the user that an agent program is being given as one message.
+    """User inputs on their way to an agent program, as one message.
 
-    Until the delivery is proven they are pending, and no command can change them.
+    They stay pending until the program confirms them; meanwhile no command can change them.
     """
 
     @property
@@ -170,8 +169,8 @@ class Delivery(Protocol):
         ...
 
     async def confirm_delivery(self) -> None:
-        """Note that the program has taken the message: consume the inputs and log the user's message,
-        in one step. Further calls do nothing.
+        """Record that the program has the message: consume the inputs and log the user's message in one
+        step. Later calls do nothing.
         """
         ...
 
@@ -179,40 +178,39 @@ class Delivery(Protocol):
 class AgentHost(TurnHost, Protocol):
     """The daemon's side of a turn that an agent program carries out.
 
-    The turn's own inputs are delivered by proof: the runtime gives them to the program, and calls
-    ``confirm_delivery`` when the program says that it has them. A turn that ends without that leaves
-    them pending.
+    The program must confirm the turn's inputs: the runtime sends them and calls ``confirm_delivery``
+    when the program reports that it has them. A turn that ends without that call leaves them pending.
     """
 
     def let_calls_overlap(self) -> None:
-        """Let several calls of the run be open, and calls beside a message: from now on its brackets
-        are put in order.
+        """Allow several open calls at a time, and calls while a message is open. From now on the daemon
+        orders the start and end events of the run so that they do not overlap in the log.
         """
         ...
 
     @property
     def workdir(self) -> Path:
-        """The folder of the session; resolved."""
+        """The session's workspace, with symbolic links resolved."""
         ...
 
     @property
     def agent_model(self) -> str:
-        """The runtime's own name of the session's model; empty for its default."""
+        """The session's model, by the runtime's own name; empty for the runtime's default."""
         ...
 
     @property
     def agent_thinking(self) -> str:
-        """The session's thinking level; empty if it has none, or the runtime does not have it."""
+        """The session's thinking level; empty if none is set or the runtime does not support it."""
         ...
 
     @property
     def runtime_namespace(self) -> str:
-        """Whose log-in the session's program uses."""
+        """The namespace that selects the log-in of the session's program."""
         ...
 
     @property
     def agent_session(self) -> AgentSessionFacts | None:
-        """The program's session that the log knows of, of whatever runtime."""
+        """The agent session that the log names last, of any runtime; None if it names none."""
         ...
 
     @property
@@ -231,39 +229,38 @@ class AgentHost(TurnHost, Protocol):
         ...
 
     async def confirm_delivery(self) -> None:
-        """See ``Delivery.confirm_delivery``, of the turn's own inputs. It does nothing in a turn that
+        """Confirm the turn's own inputs, like ``Delivery.confirm_delivery``. Do nothing in a turn that
         resumes.
         """
         ...
 
     async def find_earlier_call(self, call: ToolCall) -> ToolCall | None:
-        """Return the call that this is another attempt at: one under the same id of the program, with
-        the same arguments, in a run that was cut off, and after which no run was completed; None if it
-        is new.
+        """Return the earlier call that this call repeats: one with the same program id and arguments, in
+        an interrupted run that no completed run followed. Return None for a new call.
         """
         ...
 
     def stop_asking(self) -> None:
-        """End the turn's requests to the user, now and later: the program has ended its turn, so it
-        waits for no answer. The calls end as denied.
+        """Close the turn's requests to the user, and every later one: the program has ended its turn and
+        no longer waits for answers. Their calls end as denied.
         """
         ...
 
     async def take_steer(self) -> Delivery | None:
-        """Take the pending steer to deliver it inside of this turn, as soon as its acceptance is
-        durable; None if none is pending.
+        """Take the pending steer for delivery within this turn, as soon as its acceptance is durable;
+        return None if none is pending.
 
-        What is not delivered when the turn ends is pending again.
+        A steer that is not delivered when the turn ends becomes pending again.
         """
         ...
 
 
 class RunTurnHost(NativeHost, AgentHost, Protocol):
-    """Everything that the daemon offers a runtime; each uses the part that it needs."""
+    """The daemon's side of a turn for any runtime; each runtime uses the part that it needs."""
 
 
 class Runtime(Protocol):
-    """Something that can carry out a turn."""
+    """Carries out turns."""
 
     @property
     def name(self) -> str:
@@ -272,28 +269,28 @@ class Runtime(Protocol):
 
     @property
     def version(self) -> str | UnsetType:
-        """The version of the agent program, as far as it is known; UNSET for the daemon's own."""
+        """The version of the agent program; UNSET while unknown, and for the native runtime."""
         ...
 
     @property
     def capabilities(self) -> RuntimeCapabilities:
-        """What it can do."""
+        """The capabilities of the runtime."""
         ...
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names of its agent program's models, as far as they are known; empty for the daemon's own,
-        whose models are those of providers.
+        """The known models of the agent program; empty for the native runtime, whose models belong to
+        providers.
         """
         ...
 
     def auth_facts(self, namespace: str) -> AuthFacts:
-        """Return whether its program is logged in for a namespace. Blocks."""
+        """Return the log-in state of the runtime's program in a namespace. Blocks."""
         ...
 
     @property
     def consumes_on_delivery(self) -> bool:
-        """Whether a turn's inputs are consumed when the runtime says that they were delivered
+        """Whether a turn's inputs are consumed when the runtime confirms their delivery
         (``AgentHost.confirm_delivery``), instead of before the turn.
         """
         ...
@@ -307,24 +304,24 @@ class Runtime(Protocol):
         ...
 
     def forget(self, session_id: str) -> None:
-        """A session is deleted: nothing is kept for it any more."""
+        """Release everything kept for a session, because it is deleted."""
         ...
 
     async def opinion_of(self, call: ToolCall) -> RuntimeOpinion:
-        """Return the runtime's own opinion on its call: an adapter returns that of its agent program, a
-        runtime without a policy ``NO_POLICY``.
+        """Return the runtime's own opinion on its call: an adapter returns the opinion of its agent
+        program, a runtime without a policy ``NO_POLICY``.
 
-        The gate asks once for each call that rules and mode do not deny. The opinion is logged. It can
-        deny the call or require approval, but never allow what rules and mode do not.
+        The gate asks once for each call that rules and mode do not deny, and logs the opinion. It can
+        deny the call or require approval, but never allow a call that rules and mode do not.
         """
         ...
 
 
 class Summariser(Protocol):
-    """Something that can shorten a transcript."""
+    """Shortens transcripts."""
 
     async def plan_cut(self, context: Sequence[Entry], choice: ModelChoice) -> CutPoint | None:
-        """Return where to cut a transcript for that model; None if nothing can be cut off."""
+        """Return the point at which to cut a transcript for a model; None if nothing can be cut off."""
         ...
 
     async def summarise(
@@ -336,13 +333,14 @@ class Summariser(Protocol):
         tell: Tell,
         report: Report,
     ) -> str:
-        """Return the summary that replaces the part that was cut off; bounded, also if the model fails.
+        """Return the summary that replaces the part that was cut off. Its size is bounded, even if the
+        model fails.
 
         Args:
             tell: receives the input of the model before it is sent.
-            report: receives the figures of the model call, also if it is cancelled or fails.
+            report: receives the figures of the model call, even if it is cancelled or fails.
 
         Raises:
-            AnswerTooLong: the model did not come to an end.
+            AnswerTooLong: the model's answer exceeds its bounds.
         """
         ...

@@ -1,7 +1,7 @@
 """Writes one message of a model into the log while it streams, for every runtime.
 
 The message is opened when its first content arrives, so an answer without content leaves no trace. The
-daemon's own secrets are removed from texts before anything is logged.
+daemon's own secrets are removed from all texts before they are logged.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from nousd.wire.limits import DELTA_BYTES_MAX
 from nousd.wire.objects.entries import MessageEntry, StopReason, ToolCall, Usage
 
 _SHORT_CHARS: Final = DELTA_BYTES_MAX // len(r"\u0000")
-"""Characters that fit into one delta even if each of them is escaped."""
+"""Number of characters that fit into one delta even if each of them is escaped."""
 
 
 class StreamedText:
-    """A text of the message while it streams, without secrets.
+    """A text of the message, which streams without its secrets.
 
     Args:
-        update: the type of its events.
+        update: the event type of its pieces.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class StreamedText:
 
     @cached_property
     def filter(self) -> SecretsInStream[str]:
-        """Removes the secrets; made for the first piece, because the key of this very call may be known
-        only since it was sent.
+        """Removes the secrets. It is made with the first piece, because the key of this very call may
+        become known only when the call is sent.
         """
         return self._secrets.text_stream()
 
@@ -51,7 +51,7 @@ class MessageWriter:
     """Writes one assistant message.
 
     Args:
-        room: bounds what the message may have; what has no room ends the answer.
+        room: bounds the size of the message; content that does not fit ends the answer.
         secrets: removed from its texts.
     """
 
@@ -77,11 +77,11 @@ class MessageWriter:
         )
 
     async def write(self, streamed: StreamedText, text: str) -> None:
-        """Show a piece of ``text`` or ``reasoning``, as far as there is room for it. What was held back
-        at a cut is not shown: it may be the beginning of a secret.
+        """Show a piece of ``text`` or ``reasoning``, as far as it fits. At a cut, the text that the
+        secret filter still holds back is not shown: it may be the beginning of a secret.
 
         Raises:
-            AnswerTooLong: there is no room for all of it.
+            AnswerTooLong: not all of it fits.
         """
         kept = self._room.take(text)
         if kept:
@@ -90,7 +90,7 @@ class MessageWriter:
             raise self._room.build_exceeded_error()
 
     async def _show(self, streamed: StreamedText, text: str) -> None:
-        # The first content is in one batch for the log with the beginning of its message.
+        # The beginning of the message and its first content are one batch for the log.
         beginning = () if self.message_id is not None else (self._begin(),)
         if not text:  # all of it may be the beginning of a secret
             await self._host.stream(*beginning)
@@ -98,15 +98,15 @@ class MessageWriter:
             return
         streamed.shown.write(text)
         where: dict[str, Any] = {**self._host.tracker.where, "message_id": self.message_id}
-        # A short one fits into an event in any case.
+        # A short text always fits into one event.
         parts = (text,) if len(text) <= _SHORT_CHARS else deltas(text)
         await self._host.stream(
             *beginning, *[streamed.update(**where, delta=delta) for delta in parts]
         )
 
     async def show_rest(self) -> None:
-        """Show the text that was held back, because the answer has ended. An aborted answer ends with
-        the shown text.
+        """Show the text that the secret filters hold back, because the answer is complete. An aborted
+        answer ends without it.
         """
         for streamed in (self.reasoning, self.text):
             if rest := streamed.filter.finish():
@@ -122,10 +122,10 @@ class MessageWriter:
         raw_ref: str | UnsetType = UNSET,
         **more: Any,
     ) -> list[events.Event]:
-        """Return the end of the open message, and its entry.
+        """Return the events that end the open message and append its entry.
 
         Args:
-            raw_ref: the id of the line that the end was made of.
+            raw_ref: the id of the program's line from which the end was made.
             more: further fields of the entry.
         """
         host, message_id = self._host, self.message_id
