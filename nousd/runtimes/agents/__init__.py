@@ -1,1 +1,1 @@
-"""External agents as runtimes: what their adapters share, and the adapters."""
+"""Runtimes that drive external agent programs: the adapters and their shared code."""

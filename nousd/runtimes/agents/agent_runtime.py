@@ -1,9 +1,9 @@
 """A runtime whose turns an external agent carries out.
 
-For each turn it finds or starts the life of the program that serves the session, gives it the user's
-text, and follows it (``agent_turn``). Whether a new life goes on with the program's own session or is
-told our transcript follows from the log: the program's session counts only while the transcript ends
-where it ended when the program was last asked.
+For each turn it finds or starts the process that serves the session (a *life*), sends it the user's
+text, and follows the turn (``agent_turn``). The log decides how a new life begins: it resumes the
+program's own session only if the transcript still ends where the program's last turn ended; otherwise it
+receives the transcript.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from nousd.wire.objects.runtimes import AuthFacts, IsolationMode, RuntimeCapabil
 _ANEW: Final = "send the message again, or resume the session: the program is started anew"
 
 _MODELS_MAX: Final = 200
-"""Models of a program that are remembered."""
+"""Maximum number of a program's models that are remembered."""
 
 _LEFT_OUT_TOLD: Final = 16
-"""Tools that a program is not offered and a warning names."""
+"""Maximum number of left-out tools that a warning names."""
 
 _INPUT_TYPE: Final = "application/json"
 
@@ -59,11 +59,11 @@ class AgentRuntime:
     """Implements ``Runtime`` with one kind of agent program.
 
     Args:
-        guest: how its programs are started.
-        spaces: where its programs keep their files.
-        own_tools: the use of the program's own tools.
+        guest: starts the programs in isolation.
+        spaces: the files and variables of the programs, by namespace.
+        own_tools: the policy for the program's own tools.
         mode: as for ``Programs``.
-        models: those that the settings name; if they name none, the program's.
+        models: the models named in the settings; if empty, the program's own list counts.
     """
 
     consumes_on_delivery = True
@@ -124,7 +124,7 @@ class AgentRuntime:
         return msgspec.structs.replace(facts, account=account)
 
     def forget(self, session_id: str) -> None:
-        """See ``Runtime.forget``: the program that serves it ends."""
+        """See ``Runtime.forget``: end the program that serves the session."""
         self._lives.drop(session_id)
 
     async def opinion_of(self, _call: ToolCall) -> RuntimeOpinion:
@@ -137,7 +137,7 @@ class AgentRuntime:
         try:
             await self._take_turn(host)
         except RunFailed as failure:
-            # The words are the program's, or those of its model's server.
+            # The texts come from the program or its model server, and may contain secrets.
             failure.cause = self._secrets.redact_output(failure.cause)
             failure.raw = redact_line(failure.raw, self._secrets)
             if isinstance(failure, AgentFailed):
@@ -147,7 +147,7 @@ class AgentRuntime:
             raise
 
     async def _hint(self, failure: RunFailed, namespace: str) -> str:
-        """Return the next step after a failure that names none; empty if nobody knows one."""
+        """Return the next step after a failure that names none; empty if none is known."""
         if failure.category == "authentication":
             facts = await trio.to_thread.run_sync(self.auth_facts, namespace)
             return facts.instructions
@@ -166,7 +166,7 @@ class AgentRuntime:
             if is_in_step:
                 self._lives.rest(session_id)
             else:
-                # What it did last is not, or not all, in the transcript.
+                # The transcript may lack the program's last actions.
                 self._lives.drop(session_id)
         await self._note(host, life, start, leaf_id=host.leaf_id)
 
@@ -211,7 +211,7 @@ class AgentRuntime:
             try:
                 return await self._begin_life(host, start, resume)
             except AgentFailed as failure:
-                # The program may no longer have its session; our transcript serves as well.
+                # The program may have lost its session; the transcript can replace it.
                 reason = without_category(failure.category, failure.cause)
         transcript = tuple(await host.context())
         resume = Resume("reconstruct" if transcript else "new", transcript=transcript)
@@ -247,7 +247,7 @@ class AgentRuntime:
         return life
 
     async def _note(self, host: AgentHost, life: AgentLife, start: Start, **more: Any) -> None:
-        """Log the program's session, with the leaf at which it and our transcript agree."""
+        """Log the program's session, with the leaf up to which it agrees with the transcript."""
         where = host.tracker.where
         await host.stream(
             events.AgentSession(
@@ -269,12 +269,12 @@ class AgentRuntime:
             name=clean(call.name),
             args=self._secrets.redact_output_json(dict(call.args)),
         )
-        # A session that is lost or deleted has no log any more.
+        # A session that is lost or deleted has no log.
         with suppress(StoreError, SessionNotFound):
             await self._record_refused(session_id, self.name, refused)
 
     async def _tell_input(self, host: AgentHost, start: Start) -> None:
-        """Log the program's input, as an artifact of which only the form is ours."""
+        """Log the input of the program, as an artifact in nousd's own form."""
         told = {
             "text": text_of(host),
             "attachments": [attached.artifact_id for attached in host.turn_attachments],

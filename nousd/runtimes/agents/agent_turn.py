@@ -1,8 +1,8 @@
 """One turn of an external agent, written into the log as it happens.
 
-What the agent says becomes messages, what it calls goes through the gate, and the turn ends when the
-agent says so, fails, or is stopped. The daemon's side (``AgentHost``) keeps the brackets of overlapping
-calls apart; here they are written as they come.
+The agent's texts become messages, its tool calls pass the gate, and the turn ends when the agent ends
+it, fails, or is stopped. This module writes events in the order in which they arise; the daemon's side
+(``AgentHost``) reorders the start and end events of overlapping calls.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from nousd.wire.objects.media_types import bare
 from nousd.wire.objects.todos import Todo
 
 CALLS_MAX: Final = 16
-"""Calls of one agent that run at a time; further ones wait."""
+"""Maximum number of concurrent calls of one agent; further calls wait."""
 
 STOPPED: Final = ToolResult("The turn was stopped; the call was not finished.", is_error=True)
-"""The result of a call whose turn is over, as the agent is told it."""
+"""The result that the agent receives for a call whose turn is over."""
 
 _GO_ON: Final = "Go on where you were interrupted."
-"""The text of a turn that resumes: programs begin none without a text."""
+"""The text of a turn that resumes: programs begin no turn without a text."""
 
 _UNKNOWN_MAX: Final = 20
-"""Messages in one turn that the log keeps although nobody knows what they mean."""
+"""Maximum number of unknown messages that the log keeps for one turn."""
 
 
 class _OpenCall:
-    """A call of the agent, until there is a result to tell it."""
+    """A call of the agent that waits for its result."""
 
     def __init__(self) -> None:
         self.is_over = trio.Event()
@@ -68,9 +68,9 @@ class AgentTurn:
     """Implements ``AgentListener`` for one turn.
 
     Args:
-        runtime: its name.
-        contain: the boundary around what the adapter does.
-        calls: the gate, which knows the tools that agents are offered.
+        runtime: the name of the runtime.
+        contain: the error boundary around the adapter.
+        calls: the gate for the offered tools.
     """
 
     def __init__(
@@ -100,18 +100,18 @@ class AgentTurn:
         self._own_calls: dict[str, OwnToolCall] = {}
         self._raw = RawLines(host.keep, secrets)
         self._ids: dict[str, str] = {}
-        """The program's id of a call -> ours."""
+        """The program's id of a call -> nousd's id."""
         self._unknown = 0
         self._nursery: trio.Nursery | None = None
         self._failure: NousdError | None = None
 
     async def carry_out(self) -> None:
-        """Give the agent the user's text and follow it to the end of its turn. However that ends, the
-        agent then works on nothing.
+        """Send the user's text to the agent and follow its turn to the end. Afterwards the agent is
+        idle, however the turn has ended.
 
         Raises:
             NousdError: the turn has failed.
-            AgentFailed: the program is of no more use.
+            AgentFailed: the program can no longer be used.
         """
         life = self._life
         said = await self._build_user_text(text_of(self._host), self._host.turn_attachments)
@@ -124,9 +124,9 @@ class AgentTurn:
                     await self._run_in_turn(self._end_turn)
                     is_over = True
                 finally:
-                    # Before the program hears what became of its calls.
+                    # Set before the program receives the results of its open calls.
                     life.is_stopping = not is_over
-                    # A call that comes while the nursery closes could not be begun.
+                    # A call that arrives while the nursery closes could not start its task.
                     self._close()
                 nursery.cancel_scope.cancel()
         finally:
@@ -137,7 +137,7 @@ class AgentTurn:
             raise self._failure
 
     def _close(self) -> None:
-        """Ignore further calls of the listener; end open calls as not finished."""
+        """Ignore everything that the adapter reports from now on; end open tool calls as unfinished."""
         self._nursery = None
         for own in self._own_calls.values():
             own.refuse(STOPPED.text)
@@ -156,7 +156,7 @@ class AgentTurn:
                 self._nursery.cancel_scope.cancel()
 
     async def _run_adapter(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Run an action of the adapter; its faults count as its program's."""
+        """Run an action of the adapter; treat its faults as failures of the program."""
         outcome = await self._contain(act, self._adapter_name)
         if isinstance(outcome, NousdError):
             raise outcome if isinstance(outcome, RunFailed) else adapter_fault()
@@ -174,7 +174,7 @@ class AgentTurn:
             await opened.is_over.wait()
         await self._end_message("stop")
 
-    # --- what the user says ------------------------------------------------------------------
+    # --- messages of the user ----------------------------------------------------------------
 
     async def _build_user_text(self, text: str, attachments: tuple[Attachment, ...]) -> UserText:
         blobs = {
@@ -214,7 +214,7 @@ class AgentTurn:
             self._steers[said.message_id] = steer
             taken.append(said)
 
-    # --- what the agent says -----------------------------------------------------------------
+    # --- output of the agent -----------------------------------------------------------------
 
     async def text(self, delta: str) -> None:
         """See ``AgentListener.text``."""
@@ -225,7 +225,7 @@ class AgentTurn:
         await self._run_in_turn(self._write, lambda message: message.reasoning, delta)
 
     async def _write(self, part: Callable[[MessageWriter], StreamedText], delta: str) -> None:
-        # Whoever answers has been given the text.
+        # An agent that answers has received the user's text.
         await self._host.confirm_delivery()
         async with self._writing:
             if self._message is None:
@@ -296,7 +296,7 @@ class AgentTurn:
         await self._run_in_turn(self._log, reported)
 
     async def _log(self, event: events.Event) -> None:
-        """Log an event that has a ``raw_ref``, with the line that it is made of."""
+        """Log an event; set its ``raw_ref`` to the program's line from which it was made."""
         await self._host.stream(msgspec.structs.replace(event, raw_ref=await self._raw.ref()))
 
     async def plan(self, todos: tuple[Todo, ...]) -> None:
@@ -310,7 +310,7 @@ class AgentTurn:
         )
 
     async def unknown(self, line: bytes) -> None:
-        """See ``AgentListener.unknown``. A turn's first ones are kept."""
+        """See ``AgentListener.unknown``. The log keeps only the first such messages of a turn."""
         self._unknown += 1
         if self._unknown <= _UNKNOWN_MAX:
             text = redact_line(line, self._secrets).decode("utf-8", "replace")
@@ -319,14 +319,14 @@ class AgentTurn:
             )
             await self._run_in_turn(self._log, kept)
 
-    # --- what the agent calls ----------------------------------------------------------------
+    # --- calls of the agent ------------------------------------------------------------------
 
     async def run_tool(self, call: AgentCall) -> ToolResult:
         """See ``AgentListener.run_tool``."""
         return await self._run(call, self._calls)
 
     async def _run(self, call: AgentCall, gate: CallRunner) -> ToolResult:
-        """Carry out a call through a gate. One that the agent repeats is the same call."""
+        """Carry out a call through a gate. A call that the agent repeats shares the first result."""
         if self._nursery is None:
             await self._life.refuse_outside(call)
             return STOPPED
@@ -357,8 +357,8 @@ class AgentTurn:
         await observe(self._host, announced, tool, told, seconds, attempt=attempt)
 
     async def may_run(self, call: AgentCall) -> str | None:
-        """See ``AgentListener.may_run``. While own tools are off the gate knows none of them, also where
-        one has the name of a tool that is offered.
+        """See ``AgentListener.may_run``. While the program's own tools are off, the gate receives no
+        tools and denies every call, even of a tool with the name of an offered one.
         """
         if self._life.facts_of is None:
             return (await self._run(call, self._calls.with_tools({}))).text
@@ -369,7 +369,7 @@ class AgentTurn:
         if own is None or (own.name, own.args) != (call.name, call.args):
             facts = self._life.facts_of(call)
             own = OwnToolCall(call.name, call.args, self._runtime, facts)
-            # A program may use an id again: the earlier call stays known as well.
+            # A program may reuse an id: then the earlier call keeps the entry.
             is_new = call.agent_call_id not in self._own_calls
             self._own_calls[call.agent_call_id if is_new else str(uuid.uuid4())] = own
             self._nursery.start_soon(self._run_in_turn, self._execute_own, call, own)
@@ -396,15 +396,15 @@ class AgentTurn:
                 result = await gate.skip(self._host, announced, earlier)
             else:
                 result = await gate.execute(self._host, announced, earlier)
-            # The agent acts on what it is told, so that is durable first.
+            # The agent acts on the result, so the result must be durable first.
             await self._host.wait_durable()
             opened.settle(result)
 
     async def _announce(
         self, call: AgentCall, args: dict[str, Any]
     ) -> tuple[ToolCall, EarlierAttempts]:
-        """End the open message with the call, or an empty one; return the call under our id, and the
-        facts about earlier attempts. One that a run asked for which was cut off is announced already.
+        """End the open message, or a new empty one, with the call. Return the call with nousd's id, and
+        its earlier attempts. A call known from an interrupted run is not announced again.
         """
         await self._host.confirm_delivery()
         asked = ToolCall(
@@ -429,12 +429,12 @@ class AgentTurn:
 
 
 def text_of(host: AgentHost) -> str:
-    """Return the text that begins a turn."""
+    """Return the text that begins the turn."""
     return host.turn_text if host.turn_inputs else _GO_ON
 
 
 def _describe_file(attachment: Attachment, blobs: Mapping[str, bytes]) -> str:
-    """Return the text for a file that is not a picture."""
+    """Return the text that replaces an attached file that is not a picture."""
     if kind_of(attachment.media_type) == "text":
         return inline_text(attachment, blobs)
     return f"Attached file {name_of(attachment)} is left out: it is neither text nor a picture."

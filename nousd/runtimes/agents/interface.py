@@ -1,9 +1,9 @@
-"""The interface of an adapter for an external agent, and of the runtime towards it.
+"""The interface between a runtime and the adapter for an external agent program.
 
-An ``Agent`` knows one kind of program: how to start it and how to talk to it. One *life* of the program
-serves one session and is driven turn by turn (``AgentLife``). What the program says and asks reaches the
-daemon by calls of ``AgentListener``, as it happens. Adapters translate, and decide nothing: messages,
-gate, log and steer are the runtime's.
+An ``Agent`` knows how to start one kind of program and how to talk to it. A *life* (``AgentLife``) is
+one process of the program; it serves one session, turn by turn. The adapter passes the program's output
+and requests to an ``AgentListener`` as they arrive. Adapters only translate: messages, the gate, the log
+and steers belong to the runtime.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from nousd.wire.objects.runtimes import (
 from nousd.wire.objects.todos import Todo
 
 ResumeKind = Literal["new", "native", "reconstruct"]
-"""The beginning of a life: with nothing, with the program's own session, or told our transcript."""
+"""How a life begins: with nothing, with the program's own session, or with nousd's transcript."""
 
 
 OUTSIDE: Final = ToolResult("no_active_run: no run is open, so nothing was run", is_error=True)
-"""The result of a call that comes while no run is open, as the program is told it."""
+"""The result that the program receives for a call made while no run is open."""
 
 UNTOLD: Final = ToolResult("The agent did not say what came of it.", is_error=True)
-"""The result of a call of the agent's own when the turn ends without one."""
+"""The result of a call of the program's own tool if the turn ends before the program reports one."""
 
 _OUTSIDE_MAX: Final = 20
-"""Calls between two turns that are recorded; further ones are only refused."""
+"""Maximum number of recorded calls between two turns; further calls are refused without a record."""
 
 OwnTools = RuntimeTools
-"""The use of a program's own tools: not offered; only those that it asks about; all of them, and only
-what it asks about is judged.
+"""The policy for a program's own tools. ``off``: none is offered. ``ask``: only tools that ask before
+they run. ``on``: all; the gate judges only the calls that the program asks about.
 """
 
 
 class AgentTool(msgspec.Struct, frozen=True):
-    """A tool of ours or of an MCP server as an agent is offered it, under our name. ``parameters`` is a
-    JSON Schema of type object.
+    """An offered tool: a tool of the daemon or of an MCP server that the program may call, with the name
+    that it has in nousd. ``parameters`` is a JSON Schema of type object.
     """
 
     name: str
@@ -60,11 +60,11 @@ class AgentTool(msgspec.Struct, frozen=True):
 
 
 class Resume(msgspec.Struct, frozen=True):
-    """The beginning of a life.
+    """How a life begins.
 
     Args:
         agent_session_id: the program's session, for ``native``.
-        transcript: what was said before, for ``reconstruct``; ``told_transcript`` makes text of it.
+        transcript: the earlier conversation, for ``reconstruct``; ``told_transcript`` renders it.
     """
 
     kind: ResumeKind
@@ -73,17 +73,17 @@ class Resume(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts that one life of an agent is started with. Two equal ones need not be told apart.
+    """The parameters of a life. A life can serve every turn that has equal parameters.
 
     Args:
-        workdir: the folder of the session; resolved.
-        model: the agent's name of a model; empty for its own default.
-        instructions: the user's and the project's, for the program's system prompt.
-        tools: ours and those of MCP servers, which the program is offered.
-        left_out: the names of those for which there is no room.
-        own_tools: the use of the program's own tools.
-        thinking: one of the runtime's levels; empty for the program's own.
-        namespace: whose log-in the program uses.
+        workdir: the session's workspace, with symbolic links resolved.
+        model: the program's name of a model; empty for its default.
+        instructions: the user's and the project's instructions, for the program's system prompt.
+        tools: the offered tools.
+        left_out: the names of the tools that did not fit into the offer.
+        own_tools: the policy for the program's own tools.
+        thinking: one of the runtime's thinking levels; empty for the program's default.
+        namespace: the namespace that selects the program's log-in.
     """
 
     workdir: Path
@@ -100,8 +100,8 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call of an agent.
 
     Args:
-        agent_call_id: the program's own id; empty if it has none.
-        name: the tool, under our name if it is ours.
+        agent_call_id: the program's id of the call; empty if it has none.
+        name: the name in nousd of an offered tool, or the program's name of its own tool.
     """
 
     agent_call_id: str
@@ -110,14 +110,14 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentImage(msgspec.Struct, frozen=True):
-    """A picture that belongs to the user's text."""
+    """A picture attached to the user's text."""
 
     media_type: str
     data: bytes
 
 
 class UserText(msgspec.Struct, frozen=True, kw_only=True):
-    """A text of the user for an agent. ``message_id`` names it towards the program, as a UUID."""
+    """A text of the user for an agent. ``message_id`` is a UUID that identifies it to the program."""
 
     message_id: str
     text: str
@@ -125,98 +125,102 @@ class UserText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentListener(Protocol):
-    """Hears what an agent does in one turn. Once the turn has ended, every call does nothing."""
+    """Receives the events of one turn of an agent. After the end of the turn it refuses tool calls and
+    ignores everything else.
+    """
 
     async def confirm_delivery(self, message_id: str = "") -> None:
-        """Note that the program has the user's text, or that of ``take_steer`` with this id."""
+        """Record that the program has the user's text, or the text of ``take_steer`` with this id."""
         ...
 
     async def text(self, delta: str) -> None:
-        """The model says something."""
+        """Append a piece of text to the model's message."""
         ...
 
     async def reasoning(self, delta: str) -> None:
-        """The model thinks."""
+        """Append a piece of reasoning to the model's message."""
         ...
 
     async def message_ends(self, stop_reason: StopReason = "stop") -> None:
-        """The model's message is complete; without one, nothing happens."""
+        """End the model's open message; do nothing if none is open."""
         ...
 
     async def run_tool(self, call: AgentCall) -> ToolResult:
-        """Carry out a call of a tool of ours, through the gate; return its result for the program."""
+        """Carry out a call of an offered tool through the gate; return its result for the program."""
         ...
 
     async def may_run(self, call: AgentCall) -> str | None:
-        """Return why the program must not run a tool of its own that it asks about; None if it may."""
-        ...
-
-    def has_pending_steer(self) -> bool:
-        """Return whether the user sent a message that the program does not have yet: then no call may
-        begin.
+        """Judge a call of the program's own tool before it runs. Return the reason against the call;
+        None if the program may make it.
         """
         ...
 
-    async def take_steer(self) -> UserText | None:
-        """Take the user's pending message, to give it to the program now; None if there is none.
+    def has_pending_steer(self) -> bool:
+        """Return whether a steer of the user waits for its delivery: then no call may begin."""
+        ...
 
-        An adapter asks where the program can take it in the middle of a turn, without a text of its own
-        being cut: best before it tells a call's result. What is not delivered when the turn ends,
-        and what no adapter asked for, begins the next turn.
+    async def take_steer(self) -> UserText | None:
+        """Take the pending steer, to send it to the program now; return None if there is none.
+
+        An adapter calls this at a point of the turn where the program accepts a text without cutting off
+        its own, best just before it returns the result of a call. A steer that is not taken, or not
+        delivered when the turn ends, begins the next turn.
         """
         ...
 
     async def record_call(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
-        """Log a call of the program's own tool that it made without asking, in so many seconds."""
+        """Log the result of a call of the program's own tool, which took ``seconds``. A call that the
+        program did not ask about is logged here as a whole.
+        """
         ...
 
     async def plan(self, todos: tuple[Todo, ...]) -> None:
-        """What the agent means to do, and how far it is: the whole list, as it is from now on."""
+        """Log the agent's plan, as a complete list that replaces the one before."""
         ...
 
     async def subagent_text(self, text: str, parent: str) -> None:
-        """A subagent says something; ``parent`` is the program's id of the call that it works for."""
+        """Log a text of a subagent; ``parent`` is the program's id of the call that it works for."""
         ...
 
     async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
-        """What the program's model calls took since it last said so."""
+        """Log the usage of the program's model calls since the last report."""
         ...
 
     async def unknown(self, line: bytes) -> None:
-        """The program said something that the adapter does not know."""
+        """Log a message of the program that the adapter does not know."""
         ...
 
 
 class AgentLife(ABC):
     """One life of an agent program: a process that serves one session.
 
-    The lines of the program come to ``take``. Whoever waits for the end of a turn waits for
-    ``_turn_ends``, which an adapter lets happen with ``_end_turn``.
+    ``take`` receives the program's lines. ``take_turn`` and ``interrupt`` wait for the end of the turn,
+    which the adapter reports with ``end_turn``.
     """
 
     agent_session_id = ""
-    """The program's id of the session; empty while it has none."""
+    """The program's id of its session; empty while it has none."""
     version = ""
-    """The program's version, as it says; empty if it does not."""
+    """The version that the program reports; empty if it reports none."""
     model = ""
-    """The model that the program uses, as it says; empty if it does not."""
+    """The model that the program uses, as far as it is known; empty if it is not."""
     models: tuple[str, ...] = ()
-    """The names of the program's models, as it says."""
+    """The names of the models that the program reports."""
 
     facts_of: Callable[[AgentCall], Facts] | None = None
-    """Returns the effects of a call of the program's own tools; None while these are off."""
+    """Returns the effects of a call of the program's own tool; None while these tools are off."""
 
     record_outside: Callable[[AgentCall], Awaitable[None]] | None = None
-    """Writes a call that comes while no run is open into the log, as refused."""
+    """Logs a call made while no run is open, as refused."""
 
     def __init__(self) -> None:
         self._outside = 0
         self.over = trio.Event()
-        """The program has ended, or is of no more use."""
+        """Set when the program has ended or can no longer be used."""
         self.listener: AgentListener | None = None
-        """Hears of the turn; None between turns."""
+        """Receives the events of the turn; None between turns."""
         self.is_stopping = False
-        """The turn is being stopped: nothing that the program asks in it is decided any more."""
+        """Whether the turn is being stopped: then requests of the program are no longer decided."""
         self.failure: AgentFailed | None = None
         self._turn_over = trio.Event()
         self._turn_failure: RunFailed | None = None
@@ -226,12 +230,12 @@ class AgentLife(ABC):
         """Make the program ready for a turn.
 
         Raises:
-            AgentFailed: it cannot be used.
+            AgentFailed: the program cannot be used.
         """
 
     @abstractmethod
     async def take(self, line: bytes) -> None:
-        """Take a line of the program."""
+        """Handle a line of the program's output."""
 
     @abstractmethod
     async def _prompt(self, said: UserText) -> None:
@@ -242,10 +246,10 @@ class AgentLife(ABC):
         """Ask the program to end its turn."""
 
     async def take_turn(self, said: UserText, listener: AgentListener) -> None:
-        """Give the program the user's text; return when its turn has ended.
+        """Send the user's text to the program; return when its turn has ended.
 
         Raises:
-            RunFailed: the turn has failed; AgentFailed if the program is of no more use.
+            RunFailed: the turn has failed; AgentFailed if the program can no longer be used.
         """
         self._turn_over, self._turn_failure = trio.Event(), None
         self.is_stopping, self._outside = False, 0
@@ -258,7 +262,7 @@ class AgentLife(ABC):
             raise self._turn_failure
 
     async def refuse_outside(self, call: AgentCall) -> ToolResult:
-        """Refuse a call that comes while no run is open, and record it; return its result."""
+        """Refuse a call made while no run is open, and record it; return its result."""
         self._outside += 1
         if self.record_outside is not None and self._outside <= _OUTSIDE_MAX:
             await self.record_outside(call)
@@ -271,7 +275,7 @@ class AgentLife(ABC):
             await self._turn_over.wait()
 
     def end_turn(self, failure: RunFailed | None = None) -> None:
-        """Let the turn end, with a failure if it has failed. The first time counts."""
+        """End the turn, with a failure if it has failed. Only the first call in a turn counts."""
         self.listener = None
         if failure is not None:
             failure.raw = failure.raw or HEARD.get()
@@ -280,7 +284,9 @@ class AgentLife(ABC):
             self._turn_over.set()
 
     def end(self, failure: AgentFailed) -> None:
-        """End the life, and its turn: the program has ended or will be. The first time counts."""
+        """End the life and its turn, because the program has ended or is being ended. Only the first
+        call counts.
+        """
         if self.failure is None:
             self.failure = failure
             self.over.set()
@@ -288,7 +294,7 @@ class AgentLife(ABC):
 
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Sends the program a line."""
+"""Sends a line to the program."""
 
 
 class Agent(Protocol):
@@ -305,14 +311,15 @@ class Agent(Protocol):
         ...
 
     def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
-        """Return whether a program with this environment is logged in, by its own files and variables.
-        Blocks.
+        """Return the log-in state of a program with this environment, as its files and variables show
+        it. Blocks.
         """
         ...
 
     def session_basis(self, start: Start) -> str:
-        """Return a short text for the facts that a session of the program keeps for good: a new life
-        goes on with the session only if it is the same. Empty if a new life can change everything.
+        """Return a short text that identifies the parameters which the program's session keeps for
+        good: a new life resumes the session only if the text is the same. Empty if a new life can change
+        all parameters.
         """
         ...
 
@@ -321,12 +328,12 @@ class Agent(Protocol):
         ...
 
     def variables(self, start: Start) -> Mapping[str, str]:
-        """Return the variables of the program's environment besides the allowed names."""
+        """Return the program's environment variables, in addition to those allowed for any program."""
         ...
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:
-        """Return the files and folders that the program would obey although nobody may plant anything
-        there.
+        """Return the files and folders to hide from the program: it would obey them, although the user
+        has not chosen their content.
         """
         ...
 
@@ -342,6 +349,6 @@ class Agent(Protocol):
 
         Args:
             nursery: for tasks of the adapter; they end with the life.
-            variables: those of ``variables`` that the program was started with.
+            variables: the result of ``variables`` with which the program was started.
         """
         ...

@@ -1,11 +1,11 @@
 """The lives of agent programs: at most one for each session, kept warm between turns.
 
-A life ends when its program does, when what it was started with changes, when nobody has used it for a
-while, when others need its place, and with the daemon. It is a process under our supervisor, so nothing
-of it outlives the daemon.
+A life ends with its program or the daemon, when its parameters change, when it has been unused for a
+while, and when another life needs its place. Its process runs under nousd's supervisor, so nothing of it
+outlives the daemon.
 
-A life is the adapter's, which may have faults. What it did not foresee ends this life and nothing else:
-the boundary is around the task that holds the program (``_live``).
+A life runs the adapter's code, which may have faults. An unexpected error ends this life and nothing
+else: the error boundary is around the task that holds the program (``_live``).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nousd.runtimes.agents.time_limits import BEGIN_SECONDS, IDLE_SECONDS, PLACE
 from nousd.tools.process.line_conversation import LineBounds, LineConversation
 
 LIVES_MAX: Final = 16
-"""Programs of one kind that there are at a time; the one that was not used for longest gives way."""
+"""Maximum number of programs of one runtime at a time; the one that is unused for longest gives way."""
 
 _BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000, per_second=10_000)
-"""A program sends a line for each piece of a text, which a fast model has thousands of in a second."""
+"""A program sends a line for each piece of a text; a fast model writes thousands of them in a second."""
 
 
 class _KeptLife:
@@ -41,13 +41,13 @@ class _KeptLife:
 
 
 class Lives:
-    """The running programs of one kind.
+    """The running programs of one runtime.
 
     Args:
-        nursery: the daemon's; each program is held by a task of its own.
-        contain: the boundary around such a task.
-        record_outside: writes a session's call into the log that comes while no run is open.
-        redact: cleans what they say on standard error.
+        nursery: the daemon's nursery, in which a task of its own holds each program.
+        contain: the error boundary around these tasks.
+        record_outside: logs a session's call that was made while no run is open.
+        redact: removes secrets from the programs' standard error.
     """
 
     def __init__(
@@ -68,11 +68,13 @@ class Lives:
         self._redact = redact
         self._kept: dict[str, _KeptLife] = {}
         self._places = trio.Semaphore(LIVES_MAX)
-        """Those of the programs, each until it has really ended."""
+        """A program holds its place until its process has ended."""
         self._beginning = 0
 
     def warm(self, session_id: str, start: Start) -> AgentLife | None:
-        """Take the life that serves a session and was started like this into use; end another one."""
+        """Return the session's life, now in use, if it was started with these parameters; else None. A
+        life with other parameters is ended.
+        """
         kept = self._kept.get(session_id)
         if kept is None or kept.life.failure is not None:
             return None
@@ -90,14 +92,14 @@ class Lives:
         *,
         waits: Callable[[str], Awaitable[None]],
     ) -> AgentLife:
-        """Start a program for a session that has none, and take it into use. While as many as may live
-        are busy, a place is waited for, in the order of the calls.
+        """Start a program for a session that has none; return its life, now in use. While all places are
+        taken by busy programs, wait for one, in the order of the calls.
 
         Args:
-            waits: told what is waited for, if anything is.
+            waits: receives the reason for a wait before the wait begins.
 
         Raises:
-            AgentFailed: it cannot be started or used, or no place became free in time.
+            AgentFailed: the program cannot be started or used, or no place became free in time.
         """
         self._beginning += 1
         try:
@@ -118,7 +120,7 @@ class Lives:
         return life
 
     def rest(self, session_id: str) -> None:
-        """The life that serves a session is not in use any more."""
+        """Mark the life that serves a session as unused."""
         kept = self._kept.get(session_id)
         if kept is not None:
             kept.is_in_use, kept.unused_since = False, trio.current_time()
@@ -134,11 +136,11 @@ class Lives:
 
     @property
     def _are_too_many(self) -> bool:
-        """Whether a life that begins needs a place that none which is ending leaves."""
+        """Whether more lives exist or begin than there are places."""
         return len(self._kept) + self._beginning > LIVES_MAX
 
     def _close_unused(self) -> bool:
-        """End the life that was not used for longest; return whether there was one."""
+        """End the life that is unused for longest; return whether there was one."""
         unused = [of for of, kept in self._kept.items() if not kept.is_in_use]
         if unused:
             self.drop(min(unused, key=lambda session_id: self._kept[session_id].unused_since))
@@ -152,7 +154,7 @@ class Lives:
         *,
         task_status: trio.TaskStatus[AgentLife | AgentFailed],
     ) -> None:
-        """Hold a program until its life is over; report the life, or why there is none."""
+        """Hold a program until its life is over; report the life, or the failure to begin it."""
         begun: list[AgentLife] = []
 
         def on_started(life: AgentLife) -> None:
@@ -182,7 +184,7 @@ class Lives:
         """Hold a program until its life is over; report the life once it is ready.
 
         Raises:
-            AgentFailed: it cannot be started.
+            AgentFailed: the program cannot be started.
         """
         try:
             with trio.CancelScope() as scope:
@@ -219,13 +221,13 @@ class Lives:
         nursery: trio.Nursery,
         variables: Mapping[str, str],
     ) -> AgentLife:
-        """Return the life of a running program, which is read from now on."""
+        """Return the life of a running program, and start the tasks that read the program's output."""
 
         async def write(line: bytes) -> None:
             try:
                 await conversation.write(line)
             except AgentFailed as failure:
-                # A task of the adapter may have written, which nobody waits for.
+                # The caller may be a background task of the adapter, where the failure would be lost.
                 life.end(failure)
 
         life = self._agent.life(start, resume, write, nursery, variables)
@@ -247,7 +249,7 @@ def _build_no_place_error() -> AgentFailed:
 
 
 async def _until_over(kept: _KeptLife) -> None:
-    """Wait until a life is over, or was not used for so long that it should be."""
+    """Wait until a life is over, or has been unused for ``IDLE_SECONDS``."""
     while not kept.life.over.is_set():
         now = trio.current_time()
         ends = (now if kept.is_in_use else kept.unused_since) + IDLE_SECONDS
