@@ -1,6 +1,6 @@
-"""Looks whether an agent program is logged in, by its own files and variables.
+"""Finds out whether an agent program is logged in, from its files and environment variables.
 
-Nothing is read but names: neither the content of a file with keys nor the value of a variable.
+Only names are checked: neither the content of key files nor the values of variables are read.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def auth_facts(
     logout: Sequence[str],
     account: str = "",
 ) -> AuthFacts:
-    """Return what can be seen. Blocks.
+    """Return the log-in state that files and variables show. Blocks.
 
     Args:
-        program: its command line, in front of ``login`` and ``logout``.
-        variables: the names of variables that the program receives.
-        keys: those of them that are enough to be logged in.
-        file: where the program keeps a log-in.
-        account: the name of the account, where the program tells it outside of that file.
+        program: the command line that ``login`` and ``logout`` continue.
+        variables: the names of the variables that the program receives.
+        keys: the names of variables of which one is enough to be logged in.
+        file: the file in which the program keeps its log-in.
+        account: the name of the account, if the program keeps it outside of that file.
     """
     details = {name: name in variables for name in keys} | {file.name: file.exists()}
     words = (*program, *login)

@@ -1,4 +1,4 @@
-"""The capabilities that agent programs have in common."""
+"""The capabilities that most agent programs share."""
 
 from __future__ import annotations
 
@@ -32,6 +32,6 @@ USUAL: Final = RuntimeCapabilities(
     recommended_isolation_mode="subprocess",
     max_outstanding_tool_calls=16,
 )
-"""Those of a process of this machine that keeps its sessions and calls several tools at a time. An
-adapter names the differences.
+"""The capabilities of a local process that keeps its sessions and makes several tool calls at a time.
+Each adapter replaces those that differ.
 """

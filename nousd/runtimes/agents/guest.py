@@ -1,11 +1,12 @@
-"""Starts agent programs as guests, which reach neither our files nor our sockets.
+"""Starts agent programs as guests, which can reach neither nousd's files nor its sockets.
 
-The program is the user's own and may see what the user sees, its log-in among it. What is ours is
-covered: the state folder with log and tokens, the sockets, the settings. So it can neither approve its
-own calls, nor read keys of other programs. It has processes of its own, and dies with its first one.
+The program belongs to the user and may see the user's files, its log-in included. The files of nousd
+are covered by empty ones: the state folder with log and tokens, the sockets, the settings. So the
+program can neither approve its own calls nor read the keys of other programs. It has a process namespace
+of its own, which ends with its first process.
 
-A program with a HOME of ours sees that one of our folders, and not what agent programs keep in the
-user's own. What it makes is private, also where nothing is covered.
+A program with a private HOME (``spaces``) sees this folder of nousd, but not the log-ins that agent
+programs keep in the user's HOME. The files that it creates are private, even where nothing is covered.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nousd.errors import AgentFailed
 from nousd.runtimes.agents.obeyed import HiddenFiles
 
 _PRIVATE: Final = ("/bin/sh", "-c", 'umask 077 && exec "$0" "$@"')
-"""Starts a program whose files only this user can read, unless it says otherwise itself."""
+"""Starts a program with a umask under which only this user can read its files."""
 
 _NOTHING: Final = HiddenFiles()
 
@@ -28,10 +29,10 @@ class Guest(NamedTuple):
     """Starts agent programs.
 
     Args:
-        bubblewrap: finds bubblewrap; None if there is none.
-        covered: files and folders of ours; those that exist are empty for the program.
-        of_the_user: files and folders in which agent programs keep log-ins of the user; covered as well
-            for a program that has a HOME of ours.
+        bubblewrap: returns the path of bubblewrap; None if it is not installed.
+        covered: nousd's files and folders; those that exist appear empty to the program.
+        of_the_user: files and folders in which agent programs keep the user's log-ins; covered as well
+            for a program with a private HOME.
     """
 
     bubblewrap: Callable[[], str | None]
@@ -49,15 +50,16 @@ class Guest(NamedTuple):
     ) -> list[str]:
         """Return the command line that starts a program as a guest.
 
-        Without bubblewrap nothing is covered: then a program is started only if it has no tools of its
-        own, with which it could look, and nothing is there by which it would start code.
+        Without bubblewrap nothing can be covered: then a program is started only if it has no tools of
+        its own, which could read nousd's files, and if no existing file would make it start code.
 
         Args:
-            home: the HOME of ours that it has.
-            hidden: further files and folders.
+            home: the program's private HOME; None if it uses the user's.
+            hidden: further files and folders to cover.
 
         Raises:
-            AgentFailed: it could look, or the workspace, or its own file, is in a covered folder.
+            AgentFailed: the program must not start without covers, or the workspace or the program's own
+                file is in a covered folder.
         """
         inside = list(argv) if home is None else [*_PRIVATE, *argv]
         own = () if home is None else ("--bind", *2 * [str(home.resolve())])
@@ -79,7 +81,7 @@ class Guest(NamedTuple):
             *(program, "--dev-bind", "/", "/"),
             *(word for path in covered for word in _cover(path)),
             *(word for path in hidden.meeting if _is_made(path) for word in _cover(path)),
-            # Root could take the covers away.
+            # With root's capabilities it could unmount the covers.
             *("--cap-drop", "ALL"),
             *own,
             *("--unshare-pid", "--proc", "/proc", "--die-with-parent", "--new-session"),
@@ -102,8 +104,8 @@ class Guest(NamedTuple):
 
 
 def _is_made(folder: Path) -> bool:
-    """Return whether a folder is there; if not, it is made. One that bubblewrap would make for its own
-    mount could be listed by others, and programs may refuse it later.
+    """Create a folder if it is missing; return whether it exists. A mount point that bubblewrap creates
+    could be listed by other users, and programs might refuse it later.
     """
     with suppress(OSError):
         folder.mkdir(0o700, exist_ok=True)

@@ -20,11 +20,11 @@ def model_failure(
     """Return the failure of a run whose agent's model call failed.
 
     Args:
-        cause: the program's words, or those of its model's server.
-        status: the HTTP status, if the program says it.
-        names: the vendor's own words for it, in lower case; any number.
-        category: why it failed, if the program says it in a word of its own. Else it is what the rest
-            says, if that says anything.
+        cause: the message of the program or of its model server.
+        status: the HTTP status, if the program reports it.
+        names: the vendor's names of the error, in lower case; any number.
+        category: the category, if the program reports one; else it is derived from the other arguments,
+            if they show one.
     """
     if category is None:
         found = failure_category(status, names, cause)

@@ -1,4 +1,4 @@
-"""Files of a workspace that agent programs obey by themselves: plugins, hooks, servers, instructions."""
+"""Files of a workspace that agent programs load unasked: plugins, hooks, servers, instructions."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ OF_OPENCODE: Final = (".opencode", "opencode.json", "opencode.jsonc")
 _FOLDERS: Final = (".opencode", ".claude", ".codex", ".gemini")
 
 OF_ANY: Final = (*OF_OPENCODE, *_FOLDERS[1:], ".mcp.json")
-"""Those of all programs that are known, which start code that nobody chose: for a program of which only
-its command line is known.
+"""The files of all known programs that make them start code. They apply to a program of which only the
+command line is known.
 """
 
 INSTRUCTIONS: Final = ("AGENTS.md", "CLAUDE.md", "CLAUDE.local.md", "GEMINI.md")
-"""What programs tell their models by themselves; the daemon tells ``AGENTS.md``, too."""
+"""The files that programs send to their models unasked; the daemon sends ``AGENTS.md``, too."""
 
 
 class HiddenFiles(NamedTuple):
-    """The files and folders that are empty for a program, as far as they exist.
+    """The files and folders that appear empty to a program.
 
     Args:
-        code: by which it would start code: where they cannot be hidden, it is not started.
-        texts: which it would tell its model: hidden where that is possible.
-        meeting: folders in which programs of its kind find each other: each has its own where that is
-            possible, and one that does not exist is made.
+        code: paths that make the program start code. If one exists and cannot be hidden, the program is
+            not started.
+        texts: paths that the program would send to its model; hidden where that is possible.
+        meeting: folders in which programs of this kind find each other. Each program gets its own where
+            that is possible; a missing folder is created.
     """
 
     code: Sequence[Path] = ()
@@ -35,8 +36,8 @@ class HiddenFiles(NamedTuple):
 
 
 def list_obeyed_paths(workdir: Path, names: Iterable[str]) -> Sequence[Path]:
-    """Return the paths of such files, in a folder and in all above it. Programs' folders in the home
-    folder are left out: they are the user's own.
+    """Return the paths with these names in a folder and all its parents. The programs' folders in the
+    user's HOME are left out, because they belong to the user.
     """
     home = Path.home()
     return [

@@ -1,4 +1,4 @@
-"""What an agent means to do, as a todo list."""
+"""Converts an agent's plan to a todo list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nousd.wire.objects.todos import Todo, TodoPriority, TodoStatus
 
 
 class PlanEntry(msgspec.Struct):
-    """A step that the agent means to take."""
+    """A step of an agent's plan."""
 
     content: str
     status: TodoStatus = "pending"
@@ -19,7 +19,7 @@ class PlanEntry(msgspec.Struct):
 
 
 def todos_of(entries: Iterable[PlanEntry]) -> tuple[Todo, ...]:
-    """Return the first steps that have words, within the limits of a todo list."""
+    """Return the first steps that have content, within the limits of a todo list."""
     steps = [entry for entry in entries if entry.content][:TODOS_MAX]
     return tuple(
         Todo(

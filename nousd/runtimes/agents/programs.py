@@ -31,9 +31,9 @@ class Programs:
     """The programs of one runtime.
 
     Args:
-        guest: what is covered for them.
-        spaces: where they keep their files.
-        mode: whether the program runs here, or what is started here only reaches a server that runs it.
+        guest: starts them in isolation.
+        spaces: their files and variables, by namespace.
+        mode: whether the agent runs here, or the program only connects to a server that runs it.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Programs:
     async def run_program(
         self, start: Start, resume: Resume
     ) -> AsyncIterator[tuple[Conversation, Mapping[str, str]]]:
-        """Run a program; it has ended, with all that it started, when the block is left. Provide also
-        the variables of its agent.
+        """Run a program for the duration of the block, after which it and all its child processes have
+        ended. Provide its streams and the result of ``Agent.variables`` that it was started with.
 
         Raises:
-            AgentFailed: it is missing, or may not be started.
-            OSError: it cannot be started.
+            AgentFailed: the program is missing, or must not be started.
+            OSError: the program cannot be started.
         """
         async with self._spaces.open_home(start.namespace) as home:
             variables = self._agent.variables(start)
@@ -69,11 +69,11 @@ class Programs:
                 yield process, variables
 
     def keeps_sessions(self, namespace: str) -> bool:
-        """Return whether the files of a life are kept for later ones."""
+        """Return whether later lives find the files of a life."""
         return self._spaces.level(namespace) != "ephemeral"
 
     def facts(self, start: Start) -> dict[str, object]:
-        """Return the namespace, isolation level and names of variables of a program, without values."""
+        """Return the namespace, isolation level and variable names of a program, for the log."""
         withheld = self._spaces.list_withheld(start.namespace)
         return {
             "namespace": start.namespace,
@@ -82,12 +82,12 @@ class Programs:
         }
 
     def auth_facts(self, namespace: str) -> AuthFacts:
-        """Return whether the program is logged in there, and the commands that change it. Blocks."""
+        """Return the program's log-in state in a namespace, and the commands that change it. Blocks."""
         level, home = self._spaces.level(namespace), self._spaces.home(namespace)
         if self._mode == "server_side":
             return AuthFacts(instructions=_ON_A_SERVER, isolation=level)
         start = Start(workdir=_ROOT, model="", instructions="", tools=(), namespace=namespace)
-        # A life's own HOME is empty when it begins.
+        # An ephemeral HOME is empty when a life begins.
         environment = self._environment(start, _NO_HOME if level == "ephemeral" else home)
         facts = self._agent.auth_facts(environment)
         if level == "ephemeral":
@@ -106,7 +106,7 @@ class Programs:
     def _prefix(
         self, namespace: str, home: Path | None, environment: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """Return the words in front of a command line that make it use the files of a namespace."""
+        """Return the prefix that makes a command line use the files of a namespace."""
         if home is None:
             changed = self._spaces.user_folders(environment)
             return (
@@ -120,7 +120,7 @@ class Programs:
 
 
 def _at_home(facts: AuthFacts, runtime: str, namespace: str, home: Path) -> AuthFacts:
-    """Return the facts about a log-in in a HOME of ours."""
+    """Return the facts about a log-in, completed for a private HOME."""
     own = f"run nousctl runtime login {runtime} --namespace {namespace} in a terminal"
     instructions = own if facts.login else f"{facts.instructions}, with HOME={home}"
     return msgspec.structs.replace(facts, home=str(home), instructions=instructions)

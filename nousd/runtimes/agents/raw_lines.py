@@ -1,8 +1,8 @@
-"""The lines of an agent program behind the events that are made of them.
+"""Keeps the raw lines of an agent program from which events are made.
 
-A line is known to everything that is done because of it, in whatever task: tasks have the context of
-the one that started them. Lines that carry a piece of a text are not kept: the text is in the log, and
-a secret that is cut into pieces would not be found in them.
+The current line is in a context variable, so the tasks that its handling starts know it as well.
+Lines with a piece of a text are not kept: the text is in the log, and a secret that is split across
+lines would not be found in them.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 
 LINES_MAX: Final = 500
-"""Lines that are kept of one turn."""
+"""Maximum number of lines that are kept of one turn."""
 
 BYTES_MAX: Final = 1024 * 1024
-"""Bytes of all lines that are kept of one turn."""
+"""Maximum size of all lines that are kept of one turn."""
 
 HEARD: Final[ContextVar[bytes]] = ContextVar("nousd_heard_line", default=b"")
-"""The program's line because of which something is done; empty if there is none, or it is not kept."""
+"""The program's line that is being handled; empty if there is none, or if it must not be kept."""
 
 _MEDIA_TYPE: Final = "application/json"
 
 
 def redact_line(line: bytes, secrets: Secrets) -> bytes:
-    """Return a line without secrets, also where JSON writes their characters in another way."""
+    """Return a line without secrets, including those whose characters JSON escapes."""
     try:
         value = decode_json(require_readable(line))
     except msgspec.DecodeError:
@@ -45,7 +45,7 @@ class RawLines:
     """Keeps the lines of one turn.
 
     Args:
-        keep: stores bytes of a media type with the next events; returns their id.
+        keep: stores bytes of a media type with the next commit; returns their id.
     """
 
     def __init__(self, keep: Callable[[bytes, str], Awaitable[str]], secrets: Secrets) -> None:
@@ -56,7 +56,7 @@ class RawLines:
         self._last = b"", ""
 
     async def ref(self) -> str | UnsetType:
-        """Return the id under which the line is kept that an event is made of; UNSET for none."""
+        """Keep the line that is being handled; return its id, or UNSET if it is not kept."""
         line = HEARD.get()
         known, ref = self._last
         if line and line == known:

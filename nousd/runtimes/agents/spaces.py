@@ -1,14 +1,14 @@
-"""Where the programs of a runtime keep their files, and which variables they receive, by namespace.
+"""The files and environment variables of a runtime's programs, by namespace.
 
-A namespace says whose log-in is used: ``default`` is the user's own, ``user:ID`` that of somebody else.
-The level says what has a HOME of its own:
+A namespace selects a log-in: ``default`` is the user's own, ``user:ID`` that of another user. The
+isolation level decides who has a private HOME instead of the user's:
 
-- ``shared``: no program of ``default``, which uses the user's HOME; each other namespace has one;
+- ``shared``: each namespace except ``default``;
 - ``namespaced``: each namespace;
 - ``ephemeral``: each life of a program, after which it is removed.
 
-A HOME of ours is a private folder for one runtime: neither two namespaces nor two runtimes share a
-file.
+A private HOME is a folder in nousd's state folder for one namespace and one runtime: no two of them
+share a file.
 """
 
 from __future__ import annotations
@@ -35,16 +35,19 @@ _ESCAPED: Final = re.compile(r"[^a-z0-9.@+-]")
 _TEMPORARY: Final = "tmp"
 
 _REMOVALS_MAX: Final = 20
-"""Tries to remove what a killed daemon left: its programs may write for a moment longer than it."""
+"""Maximum number of attempts to remove a HOME left by a killed daemon, whose programs may write on for a
+moment.
+"""
 
 
 class OwnVariables(NamedTuple):
-    """The names of a program's variables on which whose log-in it uses depends.
+    """The names of the environment variables that decide which log-in a program uses.
 
     Args:
-        keys: those that only ``default`` receives.
-        folders: those that name files of the user, which a program with a HOME of ours does not receive.
-        temporary: those that name a folder for temporary files, which a HOME of ours has.
+        keys: variables with keys, which only ``default`` receives.
+        folders: variables that name files of the user, which a program with a private HOME does not
+            receive.
+        temporary: variables that name the folder for temporary files, which a private HOME contains.
     """
 
     keys: frozenset[str] = frozenset()
@@ -52,7 +55,7 @@ class OwnVariables(NamedTuple):
     temporary: tuple[str, ...] = ("TMPDIR",)
 
     def without_keys(self, names: Iterable[str]) -> OwnVariables:
-        """Return the same, but for keys that the settings give to every namespace by name."""
+        """Return a copy without some keys, because the settings pass these to every namespace."""
         return self._replace(keys=self.keys.difference(names))
 
 
@@ -60,7 +63,7 @@ class Spaces:
     """The files and variables of one runtime's programs.
 
     Args:
-        folder: of ours, for all runtimes; made when it is needed.
+        folder: the parent folder of the private HOMEs of all runtimes; created when it is needed.
         runtime: the runtime's name.
     """
 
@@ -77,12 +80,12 @@ class Spaces:
         self._own = own
 
     def level(self, namespace: str) -> IsolationLevel:
-        """Return the level of a namespace: only ``default`` can use the user's HOME."""
+        """Return the isolation level of a namespace: only ``default`` can use the user's HOME."""
         is_own = self._level == "shared" and namespace != DEFAULT_NAMESPACE
         return "namespaced" if is_own else self._level
 
     def home(self, namespace: str) -> Path | None:
-        """Return the HOME that a namespace keeps, which need not exist; None if it has none of ours."""
+        """Return a namespace's permanent private HOME, which need not exist; None if it has none."""
         return self._build_kept_path(namespace) if self.level(namespace) == "namespaced" else None
 
     def _build_kept_path(self, namespace: str) -> Path:
@@ -93,11 +96,11 @@ class Spaces:
 
     @asynccontextmanager
     async def open_home(self, namespace: str) -> AsyncIterator[Path | None]:
-        """Provide the HOME of a life; None for the user's own. At the end an ephemeral one is removed,
-        and what is in others is private.
+        """Provide the private HOME of a life; None if it uses the user's. Afterwards an ephemeral HOME
+        is removed, and the files in a permanent one are made private.
 
         Raises:
-            OSError: it cannot be made.
+            OSError: the HOME cannot be created.
         """
         level = self.level(namespace)
         if level == "shared":
@@ -115,11 +118,11 @@ class Spaces:
     def environment(
         self, namespace: str, home: Path | None, variables: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the whole environment of a program.
+        """Return the complete environment of a program.
 
         Args:
-            home: as ``open_home`` gives it.
-            variables: those besides the allowed ones of any program.
+            home: the HOME from ``open_home``.
+            variables: the agent's variables, in addition to those allowed for any program.
         """
         withheld = self.list_withheld(namespace)
         found = {**filter_environment(), **variables}
@@ -142,7 +145,7 @@ class Spaces:
 
 
 def folder_name(namespace: str) -> str:
-    """Return the folder of a namespace; no two have the same, even where case does not count."""
+    """Return the folder name of a namespace. Names differ even on a case-insensitive file system."""
     kind, _, id_ = namespace.partition(":")
     if not id_:
         return kind
@@ -151,12 +154,12 @@ def folder_name(namespace: str) -> str:
 
 
 def ephemeral_folder(folder: Path) -> Path:
-    """Return the folder of the HOMEs that are kept for one life."""
+    """Return the parent folder of the ephemeral HOMEs."""
     return folder / "ephemeral"
 
 
 def leftovers(folder: Path) -> tuple[Path, ...]:
-    """Return the HOMEs that a killed daemon has left, before this one makes any."""
+    """Return the ephemeral HOMEs that a killed daemon has left, before this daemon creates any."""
     lives = ephemeral_folder(folder)
     return tuple(lives.iterdir()) if lives.is_dir() else ()
 
@@ -176,12 +179,12 @@ def _make(folder: Path, home: Path) -> None:
     for name in ("", *home.relative_to(folder).parts, _TEMPORARY):
         path /= name
         path.mkdir(mode=_FOLDER_MODE, exist_ok=True)
-        # The umask may have taken rights of our own.
+        # The umask may have removed the owner's rights.
         path.chmod(_FOLDER_MODE)
 
 
 def _make_private(home: Path) -> None:
-    """Take all rights of others from what is in a HOME: a program may have chosen the mode itself."""
+    """Remove the rights of other users from the files in a HOME: a program may have set modes itself."""
     for folder, folders, others in walk(str(home)):
         for name in (*folders, *others):
             with suppress(OSError):

@@ -1,4 +1,4 @@
-"""The surroundings of the runtimes that drive agent programs. It imports none of these."""
+"""The daemon's services for the runtimes that drive agent programs. It imports none of the runtimes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from nousd.wire.objects.entries import ToolCall
 
 
 class AgentSurroundings(NamedTuple):
-    """The daemon's side of the runtimes that drive agent programs.
+    """The daemon's services for the runtimes that drive agent programs.
 
     Args:
-        nursery: holds the programs.
-        contain: the boundary around what an adapter does.
+        nursery: runs the tasks that hold the programs.
+        contain: the error boundary around adapters.
         tools: the daemon's current tools.
         hooks: called for every call.
-        record_refused: given a session, a runtime and a call without an id, logs that the call was
-            refused because no run is open.
+        record_refused: logs that a call was refused because no run is open; takes the session, the name
+            of the runtime and the call without an id.
     """
 
     nursery: trio.Nursery

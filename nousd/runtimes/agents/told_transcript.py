@@ -1,4 +1,4 @@
-"""A transcript as text, for agents that can be told what was said before in no other form."""
+"""Renders a transcript as text, for agents that accept earlier messages in no other form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The versions of agent programs that the adapters were driven with (``scripts/runtimes``)."""
+"""The versions of agent programs with which the adapters were tested (``scripts/runtimes``)."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ TESTED_VERSIONS: Final[Mapping[str, VersionRange]] = {
     "codex": VersionRange(oldest="0.171.0", newest="0.171.0"),
     "opencode": VersionRange(oldest="1.18.33", newest="1.18.33"),
 }
-"""Kind of a runtime -> versions. ``acp`` is a protocol that many programs speak, and has none."""
+"""Runtime kind -> versions. ``acp`` has none, because many programs speak that protocol."""
