@@ -1,4 +1,4 @@
-"""The command line of a program of the Agent Client Protocol (``protocol/runtimes/acp.md``)."""
+"""The command line of a program that speaks the Agent Client Protocol (``protocol/runtimes/acp.md``)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PASSED_ON: Final = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"),
 )
-"""Variables of the daemon's environment that the program receives, where they are set. None has a key:
-those that it needs are named in the settings.
+"""Variables that the program receives from the daemon's environment, if they are set. None contains a
+key: the settings name the variables with the keys that the program needs.
 """
 
 OWN_VARIABLES: Final = OwnVariables(
@@ -38,7 +38,7 @@ class Acp:
     """Implements ``Agent``.
 
     Args:
-        name: that of the runtime.
+        name: the name of the runtime.
         program: the command line that makes the program speak the protocol, from the settings.
         passed_on: variables of the daemon's environment that the program receives.
     """
@@ -49,7 +49,7 @@ class Acp:
         permission_model="hybrid",
         thinking_levels=("off", "low", "medium", "high"),
     )
-    """Those of the protocol; what a program lacks of them shows when it is asked for it."""
+    """The capabilities of the protocol. Whether a program lacks one shows only when it runs."""
 
     def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
         self.name = name
@@ -61,8 +61,8 @@ class Acp:
         return self._program
 
     def variables(self, start: Start) -> Mapping[str, str]:  # noqa: ARG002
-        """See ``Agent.variables``. OpenCode opens a port of this machine beside the protocol, which
-        obeys anybody unless there is a password.
+        """See ``Agent.variables``. OpenCode also opens a local port, which obeys any client unless a
+        password is set.
         """
         return {**self._passed_on, _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES)}
 
@@ -71,13 +71,14 @@ class Acp:
         return AuthFacts(instructions=f"log in with the words of {self._program[0]} itself")
 
     def session_basis(self, start: Start) -> str:
-        """See ``Agent.session_basis``: the instructions are told when the session begins."""
+        """See ``Agent.session_basis``: a session receives its instructions only when it begins."""
         return digest(start.instructions.encode())
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:
-        """See ``Agent.list_hidden_paths``: the protocol does not say which program it is. Instructions
-        come from the daemon, unless the program works with files by itself: then the user may want them
-        changed.
+        """See ``Agent.list_hidden_paths``: it is not known which program it is, so the files of all
+        known programs are hidden. Instruction files are hidden too, because the daemon sends
+        instructions, unless the program has tools of its own: then the user may want it to change
+        these files.
         """
         texts = INSTRUCTIONS if start.own_tools == "off" else ()
         return HiddenFiles(
@@ -97,4 +98,4 @@ class Acp:
 
 
 AGENT: Final = Acp
-"""Makes an agent of this kind."""
+"""Creates an agent of this kind."""

@@ -1,8 +1,8 @@
-"""One life of a program of the Agent Client Protocol: its messages become calls of the listener.
+"""One life of a program that speaks the Agent Client Protocol: passes its messages to the listener.
 
-The harness spec is ``protocol/runtimes/acp.md``. Our tools travel beside, over a socket of the life
-(``tool_socket``). A call of ours that the program also reports in its own stream is one call: what it
-reports of our tools is passed over.
+The harness spec is ``protocol/runtimes/acp.md``. Calls of offered tools arrive over a separate socket
+(``tool_socket``). The program also reports these calls in its own stream; there they are ignored, so
+that each counts once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from nousd.wire.objects.entries import Usage
 from nousd.wire.objects.todos import Todo
 
 _CALL_ID_KEYS: Final = ("claudecode/toolUseId", "callId")
-"""Where programs put their id of a call into a request to an MCP server."""
+"""The keys under which programs send their id of a call in a request to an MCP server."""
 
 _PASSED_OVER: Final = frozenset(
     {
@@ -55,7 +55,7 @@ _PASSED_OVER: Final = frozenset(
         "user_message_chunk",
     }
 )
-"""Updates that say nothing about the turn."""
+"""Updates that are ignored, because they contain nothing about the turn."""
 
 
 class AcpLife(AgentLife):
@@ -69,7 +69,7 @@ class AcpLife(AgentLife):
         self._nursery = nursery
         self._rpc = JsonRpc(self._write, self, nursery)
         self._mcp = McpTools(start.tools, self._run_tool)
-        # The protocol does not say what a call does, so each is taken to do everything.
+        # The protocol does not describe the effects of a call, so each call counts as having all.
         self.facts_of = None if start.own_tools == "off" else lambda _: Facts()
         self._takes_images = False
         self._preamble: list[str] = []
@@ -91,7 +91,7 @@ class AcpLife(AgentLife):
             "usage_update": (messages.UsageUpdate, self._take_usage),
         }
 
-    # --- how it begins -----------------------------------------------------------------------
+    # --- beginning and end -------------------------------------------------------------------
 
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
@@ -101,11 +101,11 @@ class AcpLife(AgentLife):
         self.agent_session_id, self._takes_images = opened.session_id, opened.takes_images
         self._preamble = opened.preamble
         if self._resume.kind == "native":
-            # What the session has cost before is not known.
+            # The earlier cost of the session is not known.
             self._cost_usd = None
 
     async def _write(self, line: bytes) -> None:
-        """Send the program a line, whole: half of one would be of no use to it."""
+        """Send a line to the program, never a part of one: cancellation must not corrupt its input."""
         try:
             with trio.CancelScope(shield=True):
                 await self._program_write(line)
@@ -151,7 +151,7 @@ class AcpLife(AgentLife):
             HEARD.set(bytes(answer))
             ended = decode_json(answer, type=messages.PromptEnded)
         except RpcError as error:
-            # Some answer a cancelled prompt with an error.
+            # Some programs answer a cancelled prompt with an error.
             self.end_turn(
                 None
                 if self.is_stopping
@@ -184,7 +184,7 @@ class AcpLife(AgentLife):
 
     def _failure_of(self, stop_reason: str) -> RunFailed | None:
         match stop_reason:
-            # Some end their turn so because a call was denied.
+            # Some programs end their turn like this because a call was denied.
             case "cancelled" if not self.is_stopping and not self._has_denied:
                 return RunFailed("provider_error", "the agent cancelled its turn")
             case "refusal":
@@ -202,11 +202,11 @@ class AcpLife(AgentLife):
 
     async def _ask_to_stop(self) -> None:
         self.is_stopping = True
-        # Each question of the program gets its answer, which is cancelled, while it still waits for it.
+        # First answer the program's open requests, as cancelled, while it still waits for the answers.
         await self._rpc.wait_answered()
         await self._rpc.notify("session/cancel", {"sessionId": self.agent_session_id})
 
-    # --- what it says ------------------------------------------------------------------------
+    # --- output of the program ---------------------------------------------------------------
 
     async def take_notification(self, method: str, params: Raw) -> None:
         """See ``Peer.take_notification``."""
@@ -214,7 +214,7 @@ class AcpLife(AgentLife):
             self._rpc.withdraw(params)
             return
         listener = self.listener
-        # Between turns a program repeats what was said, when a session is loaded.
+        # When a program loads a session, it repeats the session's messages between turns.
         if listener is None or method.startswith("_"):
             return
         try:
@@ -288,7 +288,7 @@ class AcpLife(AgentLife):
         if observed is not None:
             await listener.record_call(*observed)
 
-    # --- what it asks ------------------------------------------------------------------------
+    # --- requests of the program -------------------------------------------------------------
 
     async def answer(self, method: str, params: Raw) -> Any:
         """See ``Peer.answer``."""
@@ -306,7 +306,9 @@ class AcpLife(AgentLife):
         return {"outcome": {"outcome": "cancelled"}}
 
     async def _may_run(self, asked: messages.PermissionAsked) -> bool:
-        """Return whether the program may make a call: ours are judged when they are made."""
+        """Return whether the program may make a call. A call of an offered tool is judged when it
+        arrives.
+        """
         listener = self.listener
         if listener is None:
             await self.refuse_outside(to_agent_call(asked.tool_call))
@@ -334,7 +336,8 @@ class AcpLife(AgentLife):
         if listener is None or not self._is_in_turn():
             return await self.refuse_outside(call)
         if listener.has_pending_steer():
-            # The program is told of the first one, and ends its turn by itself if it heeds that.
+            # The result of the first skipped call lets the program end its turn itself; at the second
+            # one it is stopped.
             if self._has_skipped:
                 await self._ask_to_stop()
             self._has_skipped = True
@@ -346,13 +349,13 @@ def _call(id_: str, name: str, params: ToolCallParams) -> AgentCall:
 
 
 def _id_in(meta: Mapping[str, Any]) -> str:
-    """Return the program's id of a call, where it sends one along; else an empty text."""
+    """Return the program's id of a call from the metadata of its request; empty if there is none."""
     ids = (meta.get(key) for key in _CALL_ID_KEYS)
     return next((id_ for id_ in ids if isinstance(id_, str)), "")
 
 
 def _usage(ended: messages.PromptEnded) -> Usage | None:
-    """Return the tokens of a turn, the cached ones in the input."""
+    """Return the tokens of a turn; the input includes cached tokens. None if they are not reported."""
     counts, meta = ended.usage, ended.meta
     if counts is not None:
         read, written = counts.cached_read_tokens or 0, counts.cached_write_tokens or 0

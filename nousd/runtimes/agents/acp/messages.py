@@ -1,6 +1,6 @@
-"""The messages of the Agent Client Protocol, version 1, as far as we read them.
+"""The parts of the messages of the Agent Client Protocol, version 1, that nousd reads.
 
-Further keys are passed over. The protocol lets agents send null for what they leave out.
+Unknown keys are ignored. The protocol lets agents send null for missing values.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from nousd.runtimes.agents.tools.call_reports import Content, ToolCall
 
 
 class _Read(msgspec.Struct, rename="camel"):
-    """Something that a program has sent."""
+    """The base of everything that a program sends."""
 
 
-# --- the answers to our requests -------------------------------------------------------------
+# --- answers to requests of nousd ------------------------------------------------------------
 
 
 class Implementation(_Read):
@@ -29,13 +29,13 @@ class Implementation(_Read):
 
 
 class PromptCapabilities(_Read):
-    """The parts that a prompt may have besides text and links."""
+    """The content types that a prompt may have in addition to text and links."""
 
     image: bool = False
 
 
 class SessionCapabilities(_Read):
-    """What can be done with sessions; an empty object says that it can be done."""
+    """The supported operations on sessions; an empty object means that one is supported."""
 
     resume: dict[str, Any] | None = None
 
@@ -66,7 +66,7 @@ class Initialized(_Read):
 
 
 class Choice(_Read):
-    """A value of an option, or a group of them."""
+    """A value of an option, or a group of values."""
 
     value: str = ""
     options: list[Choice] = []
@@ -81,26 +81,26 @@ class ConfigOption(_Read):
 
 
 class Mode(_Read):
-    """A way in which the program can work."""
+    """A mode of the program's session."""
 
     id: str
 
 
 class Modes(_Read):
-    """The ways in which the program can work."""
+    """The modes of the program's session."""
 
     current_mode_id: str = ""
     available_modes: list[Mode] = []
 
 
 class Model(_Read):
-    """A model, where a program does not list models as a setting."""
+    """A model of a program that does not list models as a setting."""
 
     model_id: str
 
 
 class Models(_Read):
-    """The models, where a program does not list them as a setting."""
+    """The models of a program that does not list them as a setting."""
 
     available_models: list[Model] = []
 
@@ -115,7 +115,7 @@ class Opened(_Read):
 
 
 class TokenCounts(_Read):
-    """Tokens of a turn. The input does not count what was read from or written to a cache."""
+    """Tokens of a turn. The input excludes tokens that were read from or written to a cache."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -125,14 +125,14 @@ class TokenCounts(_Read):
 
 
 class QuotaCounts(msgspec.Struct):
-    """Tokens of a turn, as Gemini CLI has them."""
+    """Tokens of a turn, as Gemini CLI reports them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
 
 
 class Quota(msgspec.Struct):
-    """The figures of Gemini CLI and codex-acp about a turn."""
+    """The figures of a turn, as Gemini CLI and codex-acp report them."""
 
     token_count: QuotaCounts | None = None
 
@@ -151,7 +151,7 @@ class PromptEnded(_Read):
     meta: PromptMeta | None = msgspec.field(name="_meta", default=None)
 
 
-# --- what happens in a turn ------------------------------------------------------------------
+# --- events of a turn ------------------------------------------------------------------------
 
 
 class Notification(_Read):
@@ -168,13 +168,13 @@ class UpdateHead(_Read):
 
 
 class Subagent(_Read):
-    """The call that a subagent works for, as Claude's program of the protocol tells it."""
+    """The call that a subagent works for, as Claude's program for the protocol reports it."""
 
     parent_tool_use_id: str | None = None
 
 
 class ChunkMeta(_Read):
-    """What programs add to a piece of a message."""
+    """Facts that programs add to a piece of a message."""
 
     claude_code: Subagent | None = None
 
@@ -188,7 +188,7 @@ class Chunk(_Read):
 
     @property
     def parent(self) -> str | None:
-        """The call that the text comes from a subagent of; None for the agent's own."""
+        """The call whose subagent has written the text; None for a text of the agent itself."""
         return (
             self.meta.claude_code.parent_tool_use_id
             if self.meta and self.meta.claude_code

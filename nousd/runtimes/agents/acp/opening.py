@@ -1,4 +1,6 @@
-"""How a life of a program of the Agent Client Protocol begins: handshake, session, mode and model."""
+"""Begins a life of a program that speaks the Agent Client Protocol: handshake, session, mode and
+model.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +22,15 @@ _T = TypeVar("_T")
 _VERSION: Final = 1
 
 AUTH_REQUIRED: Final = -32000
-"""The program's error where it wants a log-in first."""
+"""The error code of a program that requires a log-in."""
 
 _ASKING_MODE: Final = "default"
-"""The mode in which those programs that have it ask before they run their own tools."""
+"""The mode in which programs that have it ask before they run their own tools."""
 
 
 class BegunSession(NamedTuple):
-    """What the program has said of itself, and its session. ``preamble``: what goes before the user's
-    first text.
+    """The program's session, and facts about the program. ``preamble``: the texts to send before the
+    user's first text.
     """
 
     version: str
@@ -39,7 +41,7 @@ class BegunSession(NamedTuple):
 
 
 class Opening:
-    """Begins a session of the program, or goes on with that of an earlier life."""
+    """Begins a session of the program, or resumes the session of an earlier life."""
 
     def __init__(self, rpc: JsonRpc, start: Start, resume: Resume) -> None:
         self._rpc = rpc
@@ -48,13 +50,13 @@ class Opening:
         self._program = messages.Initialized(_VERSION)
 
     async def begin(self, serve_tools: Callable[[], Awaitable[dict[str, Any]]]) -> BegunSession:
-        """Speak with the program until its session is as ours wants it.
+        """Prepare the program's session for turns.
 
         Args:
-            serve_tools: offers our tools; returns how the program starts the server that has them.
+            serve_tools: serves the offered tools; returns the MCP server that the program must start.
 
         Raises:
-            AgentFailed: it cannot begin.
+            AgentFailed: the session cannot be prepared.
         """
         try:
             await self._initialize()
@@ -117,14 +119,16 @@ class Opening:
         )
 
     async def _open(self, servers: list[dict[str, Any]]) -> messages.Opened:
-        """Return the program's session: that of an earlier life, or a new one."""
+        """Resume the session of an earlier life or begin a new one; return the program's answer."""
         place = {"cwd": str(self._start.workdir), "mcpServers": servers}
         if known := self._get_resumed_id():
             return await self._call(self._way_back(), messages.Opened, sessionId=known, **place)
         return await self._call("session/new", messages.Opened, **place)
 
     def _way_back(self) -> str:
-        """Return the request that goes on with an earlier session; best one that repeats nothing."""
+        """Return the request that resumes an earlier session, preferably one that repeats no
+        messages.
+        """
         able = self._program.agent_capabilities
         if able.session_capabilities.resume is not None:
             return "session/resume"
@@ -133,8 +137,8 @@ class Opening:
         raise AgentFailed("it cannot go on with an earlier session")
 
     async def _choose(self, opened: messages.Opened, session_id: str) -> tuple[str, ...]:
-        """Let the program ask before it acts, unless it may decide that, and use the session's model.
-        Return the models that it has.
+        """Set the mode in which the program asks before it acts, unless its own tools are on, and set
+        the session's thinking level and model. Return the program's models.
         """
         modes = opened.modes or messages.Modes()
         offered = {mode.id for mode in modes.available_modes}
@@ -157,7 +161,7 @@ class Opening:
     async def _set_option(
         self, opened: messages.Opened, session_id: str, category: str, value: str
     ) -> bool:
-        """Set a setting of the program's session; return whether it has the value."""
+        """Set a setting of the program's session; return whether the program offers the value."""
         for option in opened.config_options or ():
             if option.category == category and value in _values_of(opened, category):
                 await self._ask(

@@ -1,1 +1,1 @@
-"""Our tools and the program's own, towards an agent: how they travel, and which call is which."""
+"""The tools of agent programs: offering them nousd's, and judging and observing their own."""

@@ -1,7 +1,7 @@
-"""The program that an agent starts as its MCP server: it joins its own input and output to our socket.
+"""The program that an agent starts as its MCP server: it connects standard input and output to a socket.
 
-It knows nothing of what it passes on. It needs nothing but the standard library, and ends when either
-side does.
+It does not interpret the data that it passes on. It needs only the standard library, and ends when
+either side ends.
 
 Usage: ``_tools_main.py SOCKET``, with a token in the environment (``TOKEN_VARIABLE``).
 """
@@ -16,13 +16,13 @@ import threading
 from typing import Final
 
 TOKEN_VARIABLE: Final = "NOUSD_TOOLS_TOKEN"  # noqa: S105  the name of a variable
-"""Has what proves to the daemon whom the agent has started."""
+"""The variable with the token that proves to the daemon that the agent has started this program."""
 
 _READ_BYTES: Final = 64 * 1024
 
 
 def main(args: list[str]) -> int:
-    """Join standard input and output to a socket until either ends; return the exit code."""
+    """Connect standard input and output to a socket until either ends; return the exit code."""
     (path,) = args
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

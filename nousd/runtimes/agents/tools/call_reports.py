@@ -1,6 +1,6 @@
-"""How a program reports a tool call: the form of the Agent Client Protocol, to which others are brought.
+"""Reports of tool calls in the form of the Agent Client Protocol, to which other forms are converted.
 
-Further keys are passed over. The protocol lets agents send null for what they leave out.
+Unknown keys are ignored. The protocol lets agents send null for missing values.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 
 class Content(msgspec.Struct, rename="camel"):
-    """A piece of text, or of something else."""
+    """A piece of text, or of another content type."""
 
     type: str = ""
     text: str = ""
@@ -26,13 +26,13 @@ class ToolContent(msgspec.Struct, rename="camel"):
 
 
 class CallMeta(msgspec.Struct):
-    """What codex-acp says of a call beside the protocol."""
+    """Facts about a call that codex-acp adds to the protocol."""
 
     is_mcp_tool_call: bool = False
 
 
 class ServerCall(msgspec.Struct):
-    """The input of a call of an MCP server's tool, as codex-acp has it."""
+    """The input of a call of an MCP server's tool, as codex-acp reports it."""
 
     server: str
     tool: str
@@ -40,7 +40,7 @@ class ServerCall(msgspec.Struct):
 
 
 class ToolCall(msgspec.Struct, rename="camel"):
-    """``tool_call`` and ``tool_call_update``; of the latter, what it lacks has not changed."""
+    """``tool_call`` and ``tool_call_update``; values missing from an update have not changed."""
 
     tool_call_id: str
     title: str | None = None

@@ -1,7 +1,6 @@
-"""Tools as an MCP server of ours, for agents that take them in that form, and their names towards
-programs.
+"""Offers tools as an MCP server, to agents that take them in that form, and names tools for programs.
 
-Which way the messages travel is the adapter's matter.
+The adapter transports the messages.
 """
 
 from __future__ import annotations
@@ -26,7 +25,9 @@ _PROTOCOL_VERSION: Final = "2025-06-18"
 
 
 class ToolCallParams(msgspec.Struct):
-    """The parameters of ``tools/call``. ``meta`` is what the client adds, such as its id of the call."""
+    """The parameters of ``tools/call``. ``meta`` has the client's additions, such as its id of the
+    call.
+    """
 
     name: str
     arguments: dict[str, Any] = {}
@@ -38,16 +39,14 @@ class _InitializeParams(msgspec.Struct, rename="camel"):
 
 
 RunTool = Callable[[str, ToolCallParams], Awaitable[ToolResult]]
-"""Carries out a call of a tool, given our name for it."""
+"""Carries out a call of a tool, given its name in nousd."""
 
 
 _OF_SERVERS: Final = "mcp__"
-"""Begins the names of tools of MCP servers: here, and in Codex, which takes no tool of ours with such a
-name.
-"""
+"""The prefix of MCP tool names in nousd and in Codex, which accepts no offered tool with such a name."""
 
 _CHARS_MAX: Final = 52
-"""With a program's prefix, such as ``mcp__nousd__``, a name has 64 characters. Models take no more."""
+"""With a program's prefix, such as ``mcp__nousd__``, a name has 64 characters, the limit of models."""
 
 _HASH_CHARS: Final = 8
 _HASHED: Final = "tool_"
@@ -55,9 +54,9 @@ _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def mcp_name(tool: str) -> str:
-    """Return the name of a tool towards programs: letters, digits, ``_`` and ``-``; that of an MCP
-    server's tool without its ``mcp__``. Where that is not enough, or too long, a hash of the whole name
-    comes before the end of it, so that different tools keep different names.
+    """Return a tool's name for programs: letters, digits, ``_`` and ``-``, without the ``mcp__`` of
+    an MCP tool. If that is not usable or too long, the name becomes a hash of the whole name and as
+    much of its end as fits, so that different tools keep different names.
     """
     if tool in OWNED:
         return tool.replace(".", "_")
@@ -81,7 +80,7 @@ class McpTools:
         """Return the result of a request.
 
         Raises:
-            RpcError: the error instead of a result.
+            RpcError: the request fails; the error is its answer.
         """
         match method:
             case "initialize":

@@ -1,5 +1,5 @@
-"""The tools that external agents are offered: some of ours under names of their own, and those of MCP
-servers under the names that they have in the session.
+"""The tools offered to external agents: some built-in tools under names of their own, and MCP tools
+under the names that they have in the session.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from nousd.tools.registry import ToolRegistry
 from nousd.wire.codec.envelope import encode_json
 
 OFFERED_MAX: Final = 128
-"""Tools that an agent is offered: some models take no more."""
+"""Maximum number of tools offered to an agent: some models accept no more."""
 
 OFFERED_BYTES_MAX: Final = 256 * 1024
-"""JSON of these tools, all together: every model call of the agent has it."""
+"""Maximum size of the JSON of all these tools, which every model call of the agent contains."""
 
 
 class AgentTools(Mapping[str, Tool]):
-    """The tools that agents may be offered in a session, by name; those of its own servers come before
-    those of the daemon's.
+    """The tools that can be offered to an agent in a session, by name: first built-in tools, then
+    tools of the session's own MCP servers, then tools of the daemon's.
 
     Args:
         tools: the daemon's current tools.
@@ -58,18 +58,18 @@ class AgentTools(Mapping[str, Tool]):
 
 
 class Offer(NamedTuple):
-    """The tools that an agent is offered, and the names of those for which there is no room."""
+    """The tools offered to an agent, and the names of the tools left out."""
 
     tools: tuple[AgentTool, ...]
     left_out: tuple[str, ...]
 
 
 def offer_of(tools: AgentTools, is_active: Callable[[str], bool]) -> Offer:
-    """Return what a session's agent is offered: as many of the tools, in their order, as there is room
-    for. One that would have the name of another towards programs is left out.
+    """Return the offer for a session's agent: the first tools, in their order, that fit into the limits.
+    A tool whose name for programs is already taken is left out.
 
     Args:
-        is_active: says of a name whether the session may use it.
+        is_active: returns whether the session may use the tool of a name.
     """
     offered: dict[str, AgentTool] = {}
     left_out: list[str] = []

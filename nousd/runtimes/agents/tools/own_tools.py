@@ -1,8 +1,8 @@
-"""A tool of an agent program's own, as the gate sees one call of it.
+"""Presents a call of an agent program's own tool to the gate, as a tool.
 
-What the call may do is known only as far as its arguments say so. The rest is taken to be everything, so
-that a mode which asks about commands asks about it too. Once the call is allowed the program carries it
-out, and tells what came of it.
+Only the call's arguments show its effects. A call whose arguments do not show them counts as having all
+effects, so that a mode which asks about commands asks about it too. Once the call is allowed, the
+program carries it out and reports the result.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _EVERYTHING: Final[frozenset[ToolClass]] = frozenset({"read", "write", "exec", "
 
 
 class Facts(NamedTuple):
-    """The facts about a call, as far as its arguments say them.
+    """The effects of a call, as far as its arguments show them.
 
     Args:
-        classes: everything that it may do.
-        paths: the files and folders it names.
-        command: the command line that it would run.
-        hosts: the hosts it would reach.
+        classes: all effects that the call may have.
+        paths: the files and folders that the call names.
+        command: the command line that the call would run.
+        hosts: the hosts that the call would reach.
     """
 
     classes: frozenset[ToolClass] = _EVERYTHING
@@ -43,7 +43,7 @@ class OwnToolCall:
     """Implements ``Tool`` for one call.
 
     Args:
-        args: as the program gives them.
+        args: the arguments that the program has sent.
         runtime: the name of the program's runtime.
     """
 
@@ -61,13 +61,13 @@ class OwnToolCall:
         self.refusal: str | None = None
         """The reason against the call, once it is decided; None if it may be carried out."""
         self.is_written = trio.Event()
-        """The log has its result."""
+        """Set when the log has the call's result."""
         self._facts = facts
         self._is_over = trio.Event()
         self._result = ToolResult("")
 
     def validate(self, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See ``Tool.validate``: only the program knows what fits."""
+        """See ``Tool.validate``: only the program knows the tool's parameters."""
         return args
 
     async def access(self, _args: Any, context: ToolContext) -> Access:
@@ -84,13 +84,13 @@ class OwnToolCall:
         return self._result
 
     def refuse(self, reason: str) -> None:
-        """Decide that the program must not carry it out, unless it is decided already."""
+        """Decide that the program must not carry out the call, unless the call is decided already."""
         if not self.is_decided.is_set():
             self.refusal = reason
             self.is_decided.set()
 
     def finish(self, result: ToolResult) -> None:
-        """Take its result; the first one counts."""
+        """Set the call's result; only the first one counts."""
         if not self._is_over.is_set():
             self._result = result
             self._is_over.set()

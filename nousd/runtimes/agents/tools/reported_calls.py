@@ -1,7 +1,7 @@
-"""The tool calls that a program reports in its stream, from the first report to the result.
+"""Follows the tool calls that a program reports in its stream, from the first report to the result.
 
-Those of our tools are carried out by the daemon, which writes them itself; they are recognized by the
-names that programs give the tools of an MCP server. The program's own ones are observed.
+The daemon carries out and logs the calls of offered tools itself; here they are recognized by the names
+that programs give to the tools of an MCP server. Calls of the program's own tools are observed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from nousd.wire.codec.decoding import convert
 from nousd.wire.codec.envelope import encode_json
 
 _CALLS_MAX: Final = 1000
-"""Calls of one turn that are remembered; further ones are not observed."""
+"""Maximum number of remembered calls of one turn; each report of a further call is taken by itself."""
 
 _RESULT_CHARS_MAX: Final = 65_536
-"""Maximum size of a kept result of the program's own."""
+"""Maximum number of characters kept of the result of a program's own tool."""
 
 _OTHER: Final = "other"
-"""The kind of a call of which the program knows nothing else, such as one of an MCP server."""
+"""The kind of a call that the program does not classify, such as a call of an MCP tool."""
 
 _NAME: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,63}"
 
@@ -39,7 +39,7 @@ _OVER: Final = frozenset({"completed", "failed"})
 
 
 class ObservedCall(NamedTuple):
-    """A call that the program has carried out itself in so many seconds, without asking."""
+    """A finished call of the program's own tool, with its result and duration."""
 
     call: AgentCall
     result: ToolResult
@@ -47,7 +47,7 @@ class ObservedCall(NamedTuple):
 
 
 class _ReportedCall(msgspec.Struct):
-    """A call as far as it is known."""
+    """A call as far as it has been reported."""
 
     told: ToolCall
     title: str
@@ -57,7 +57,7 @@ class _ReportedCall(msgspec.Struct):
 
     def to_observed(self, result: ToolResult) -> ObservedCall:
         """Return the call with its result."""
-        # Programs without names begin with the name as the title, and then describe the call.
+        # A program without a field for the name first sends the name as the title, then a description.
         label = self.title if re.fullmatch(_NAME, self.title) else ""
         return ObservedCall(
             to_agent_call(self.told, label), result, trio.current_time() - self.since
@@ -65,10 +65,10 @@ class _ReportedCall(msgspec.Struct):
 
 
 class ReportedCalls:
-    """The calls of one turn at a time.
+    """The reported calls of the current turn.
 
     Args:
-        tools: ours.
+        tools: the offered tools.
     """
 
     def __init__(self, tools: Sequence[AgentTool]) -> None:
@@ -79,30 +79,30 @@ class ReportedCalls:
         self._reports_calls = True
 
     def clear(self) -> None:
-        """Forget the calls, because a turn begins."""
+        """Forget all calls, because a turn begins."""
         self._calls.clear()
 
     def is_ours(self, told: ToolCall) -> bool:
-        """Return whether a call that the program asks about is one of our tools."""
+        """Return whether a call that the program asks about is a call of an offered tool."""
         reported = self._remember(told)
         is_known_else = told.kind not in _UNKNOWN_KINDS and _server_call(reported.told) is None
         return reported.ours is not None and not is_known_else
 
     def begin_judgement(self, told: ToolCall) -> AgentCall:
-        """Return a call of the program's own for the gate to judge. Until ``allow`` its result is not
-        observed.
+        """Return a call of the program's own tool for the gate to judge. Its result is not observed
+        before ``allow``.
         """
         reported = self._remember(told)
         reported.is_settled = True
         return to_agent_call(reported.told)
 
     def allow(self, call: AgentCall) -> None:
-        """Let the result of a judged call be observed: the program may carry it out."""
+        """Observe the result of a judged call from now on, because the program may carry it out."""
         if call.agent_call_id in self._calls:
             self._calls[call.agent_call_id].is_settled = False
 
     def take(self, told: ToolCall) -> ObservedCall | None:
-        """Take a report; return a call of the program's own, with its result, once it is over."""
+        """Handle a report. Return a call of the program's own tool when it has ended; else None."""
         reported = self._remember(told)
         if reported.told.status not in _OVER or reported.is_settled or reported.ours is not None:
             return None
@@ -112,7 +112,7 @@ class ReportedCalls:
         return ended
 
     def list_unfinished(self) -> list[ObservedCall]:
-        """Return the program's own calls that it has not reported as ended."""
+        """Return the calls of the program's own tools whose end was not reported."""
         lost = ToolResult("The agent did not say how the call ended.", is_error=True)
         return [
             reported.to_observed(lost)
@@ -121,14 +121,14 @@ class ReportedCalls:
         ]
 
     async def id_of(self, name: str, args: Mapping[str, Any], sent: str) -> str:
-        """Return the program's id of a call of ours: that of the oldest reported one that fits; empty
-        if there is none.
+        """Return the program's id of a call of an offered tool: that of the oldest report that fits;
+        ``sent`` if there is none.
 
-        The report may come a little later than the call, and behind it what the model said before: it
-        is waited for, unless the last one did not come.
+        The report, and model output that precedes it, may arrive shortly after the call. Wait for the
+        report, unless the wait for the last one was in vain.
 
         Args:
-            sent: the id that came with the call, if one did.
+            sent: the id that came with the call; empty if none did.
         """
         found = self._find_id(name, args, sent)
         with trio.move_on_after(REPORT_SECONDS if self._reports_calls else 0) as limit:
@@ -167,13 +167,14 @@ class ReportedCalls:
         }
         reported.told = msgspec.structs.replace(reported.told, **changed)
         if reported.is_settled or reported.ours is not None:
-            # What it gave is not asked for any more, and may be long.
+            # The output is not used any more, and may be long.
             reported.told.content = reported.told.raw_output = None
         return reported
 
     def _owner(self, told: ToolCall) -> str | None:
-        """Return our tool that is called. A title may be chosen by the model, so it counts only if the
-        program knows the call as nothing else; the mark of a server's tool is the program's own.
+        """Return the name of the offered tool that is called; None for other calls. The model may choose
+        the title, so a title counts only if the program does not classify the call. The mark of an MCP
+        tool comes from the program and always counts.
         """
         of_server = _server_call(told)
         if of_server is not None:
@@ -184,8 +185,8 @@ class ReportedCalls:
 
 
 def _labels(tool: str) -> tuple[str, ...]:
-    """Return the names that programs give a tool of our server. Without the server in it, the name of an
-    MCP server's tool may as well mean one of the program's own, so that does not count.
+    """Return the names that programs may give to an offered tool. An MCP tool's name without the
+    server's name does not count, because it may as well mean one of the program's own tools.
     """
     name = mcp_name(tool)
     return (
@@ -200,7 +201,9 @@ def _labels(tool: str) -> tuple[str, ...]:
 
 
 def _server_call(told: ToolCall) -> ServerCall | None:
-    """Return the server's tool of a call that the program marks as such."""
+    """Return the input of a call that the program marks as a call of an MCP tool; None for other
+    calls.
+    """
     if told.meta is None or not told.meta.is_mcp_tool_call:
         return None
     try:
@@ -210,8 +213,10 @@ def _server_call(told: ToolCall) -> ServerCall | None:
 
 
 def to_agent_call(told: ToolCall, label: str = "") -> AgentCall:
-    """Return a call of the program's own as far as it is reported; ``label`` is its name if none is."""
-    # None of ours, most of which have dots: it would look like one in the log.
+    """Return a call of the program's own tool as far as it is reported; ``label`` replaces a missing
+    name.
+    """
+    # Most names of offered tools have dots: with one, the name would look like theirs in the log.
     name = (told.name or "").replace(".", "_")
     known = told.raw_input if isinstance(told.raw_input, dict) else {}
     return AgentCall(

@@ -1,8 +1,8 @@
-"""The arguments of a tool in the form that every program takes.
+"""The argument schemas of offered tools, in a form that every program accepts.
 
-A server may describe its tools as it likes, and a program that cannot read one schema refuses all of
-them, those of ours too, or answers no more. So it is given only what all programs read, and the model is
-told the rest.
+An MCP server may describe its tools in any way, but a program that cannot read one schema refuses all
+tools or stops answering. So programs receive only schemas that all of them can read; any other schema is
+put into the tool's description, for the model.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from nousd.wire.codec.decoding import convert
 from nousd.wire.codec.envelope import encode_json
 
 _LEVELS_MAX: Final = 64
-"""Levels to which a schema may nest: Codex reads no message of more than 127, the schema in it."""
+"""Maximum nesting of a schema: Codex reads messages of at most 127 levels, the schema included."""
 
 _ANY: Final = {"type": "object"}
 
 
 class _Schema(msgspec.Struct, rename="camel"):
-    """The parts of a JSON Schema that programs check (Codex 0.171.0, and the SDK of the Model Context
-    Protocol), as they have to be.
+    """The parts of a JSON Schema that programs check, with the types that they require (Codex
+    0.171.0, and the SDK of the Model Context Protocol).
     """
 
     ref: str = msgspec.field(name="$ref", default="")
@@ -44,8 +44,8 @@ class _Schema(msgspec.Struct, rename="camel"):
 
 
 def describe_tool(tool: Tool) -> AgentTool:
-    """Return a tool as agents are offered it. If a program may not be able to read its schema, that is
-    told as a part of the description, and any arguments are taken.
+    """Return a tool as agents receive it. If a program may not be able to read its schema, the schema
+    becomes a part of the description, and a schema for any object replaces it.
     """
     schema = expressible(tool.parameters, nearest)
     if _is_readable(schema):
@@ -65,6 +65,6 @@ def _is_readable(schema: Any) -> bool:
 
 
 def _is_deep(value: Any, levels: int) -> bool:
-    """Return whether a value nests deeper than so many levels."""
+    """Return whether a value nests deeper than ``levels``."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_is_deep(each, levels - 1) for each in inner)

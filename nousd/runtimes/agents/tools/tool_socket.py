@@ -1,8 +1,8 @@
-"""Our tools for an agent that starts MCP servers itself: a socket of its life, and who may use it.
+"""Serves the offered tools over a socket, to an agent that starts MCP servers itself.
 
-The agent starts a small program of ours (``_tools_main``), which joins it to the socket. The socket lies
-in a folder that only this user can enter, and belongs to one life of the agent; whoever connects first
-proves with a token that this life has started it.
+The agent starts a small program of nousd (``_tools_main``), which connects it to the socket. The socket
+belongs to one life of the agent and is in a folder that only this user can enter. Each connection begins
+with a token, which proves that this life has started the program.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nousd.tools.process.line_conversation import LineBounds, LineConversation
 from nousd.tools.process.supervisor import Conversation
 
 _CONNECTIONS_MAX: Final = 8
-"""Connections at a time; programs open one for each session."""
+"""Maximum number of concurrent connections; programs open one for each session."""
 
 LINE_BOUNDS: Final = LineBounds(bytes_max=16 * 1024 * 1024, values_max=200_000)
 _FOLDER: Final = "nousd-tools-"
@@ -36,10 +36,10 @@ _PROGRAM: Final = "nousd.runtimes.agents.tools._tools_main"
 
 
 async def serve_tools(tools: McpTools, *, task_status: trio.TaskStatus[dict[str, Any]]) -> None:
-    """Serve tools until cancelled; report how an agent starts its MCP server.
+    """Serve tools until cancelled; report the MCP server that the agent must start.
 
     Raises:
-        OSError: the socket cannot be made.
+        OSError: the socket cannot be created.
     """
     await trio.to_thread.run_sync(sweep, _FOLDER)
     with temporary_folder(_FOLDER) as folder:
@@ -67,7 +67,7 @@ def _description(path: Path, token: str) -> dict[str, Any]:
 
 
 class _Client:
-    """One connection, which implements ``Peer``: its other end is an MCP client of the agent."""
+    """One connection of an MCP client of the agent. Implements ``Peer``."""
 
     def __init__(self, stream: trio.SocketStream, tools: McpTools, token: str) -> None:
         self._stream = stream
@@ -85,12 +85,12 @@ class _Client:
         self._rpc: JsonRpc | None = None
 
     async def serve(self, room: trio.CapacityLimiter) -> None:
-        """Answer requests until the other end is closed, or says something that it must not."""
+        """Answer requests until the client closes the connection or violates a rule."""
         async with room, self._stream, trio.open_nursery() as nursery:
             self._connection = nursery.cancel_scope
             self._rpc = JsonRpc(self._write, self, nursery)
             nursery.start_soon(self._expect_token)
-            # A program that is killed with an answer unread resets its connection.
+            # A program that is killed before it has read an answer resets its connection.
             with suppress(AgentFailed, trio.BrokenResourceError):
                 await self._lines.read(self._take)
             self._connection.cancel()
@@ -102,7 +102,7 @@ class _Client:
             self._connection.cancel()
 
     async def _write(self, line: bytes) -> None:
-        # The reader notices that nothing can be sent: the connection is closed then.
+        # A failure needs no handling: the connection is closed then, which the reader notices.
         with trio.CancelScope(shield=True), suppress(AgentFailed):
             await self._lines.write(line)
 
@@ -126,7 +126,7 @@ class _Client:
             self._rpc.withdraw(params)
 
     async def take_unknown(self, line: bytes) -> None:
-        """See ``Peer.take_unknown``: nothing is kept of it."""
+        """See ``Peer.take_unknown``: the line is dropped."""
 
     def end(self, failure: AgentFailed) -> None:  # noqa: ARG002
         """See ``Peer.end``."""
