@@ -27,7 +27,7 @@ PASSED_ON: Final = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CONFIG_DIR"),
     *("CLAUDE_CODE_OAUTH_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS"),
 )
-"""Variables of the daemon's environment that the program receives, where they are set."""
+"""Variables that the program receives from the daemon's environment, if they are set."""
 
 _KEYS: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 
@@ -61,8 +61,8 @@ class Claude:
     """Implements ``Agent``.
 
     Args:
-        name: that of the runtime.
-        program: the command line that the user's settings name, without our arguments.
+        name: the name of the runtime.
+        program: the command line from the user's settings, without the arguments added here.
         passed_on: variables of the daemon's environment that the program receives.
     """
 
@@ -87,7 +87,7 @@ class Claude:
             *("-p", "--input-format", "stream-json", "--output-format", "stream-json"),
             *("--verbose", "--include-partial-messages", "--permission-prompt-tool", "stdio"),
             *(("--tools", "") if start.own_tools == "off" else ()),
-            # Nothing of the workspace configures it.
+            # No file of the workspace may configure the program.
             *("--setting-sources", "", "--strict-mcp-config"),
             *("--mcp-config", encode_json(servers).decode()),
             *(("--model", start.model) if start.model else ()),
@@ -119,8 +119,8 @@ class Claude:
         return ""
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:
-        """See ``Agent.list_hidden_paths``. Programs on one machine write to each other over sockets that
-        each makes in such a folder, where its temporary files are.
+        """See ``Agent.list_hidden_paths``. Programs of this kind on one machine talk to each other over
+        sockets in these folders, which are among their temporary files.
         """
         given = {**filter_environment(), **self.variables(start)}
         temporary = given.get("CLAUDE_CODE_TMPDIR") or given.get("TMPDIR") or _TEMPORARY
@@ -140,7 +140,7 @@ class Claude:
 
 
 def _account(file: Path) -> str:
-    """Return the account that the program names in its settings, which have no keys; empty if none."""
+    """Return the account named in the program's settings file, which has no keys; empty if none is."""
     try:
         with file.open("rb") as settings:
             known = decode_json(settings.read(_SETTINGS_BYTES_MAX), type=_Settings)
@@ -151,4 +151,4 @@ def _account(file: Path) -> str:
 
 
 AGENT: Final = Claude
-"""Makes an agent of this kind."""
+"""Creates an agent of this kind."""

@@ -1,7 +1,8 @@
-"""One life of Claude Code: its messages become calls of the listener, and ours lines for it.
+"""One life of Claude Code: passes its messages to the listener, and sends it lines.
 
-The harness spec is ``protocol/runtimes/claude.md``. Our tools travel in the same stream, as messages of
-an MCP server of type ``sdk``. A hook before each tool call is the earliest place to stop a turn.
+The harness spec is ``protocol/runtimes/claude.md``. Calls of offered tools arrive in the same stream, as
+messages to an MCP server of type ``sdk``. The hook before each tool call is the earliest point at
+which a turn can be stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from nousd.wire.objects.entries import Usage
 
 _INITIALIZE: Final = "initialize"
 _PREFIX: Final = f"mcp__{SERVER}__"
-"""The program's prefix of our tools' names."""
+"""The program's prefix for the names of offered tools."""
 
 _TOOL_USE_ID: Final = "claudecode/toolUseId"
 
@@ -55,12 +56,12 @@ _CATEGORIES: Final[dict[str, FailureCategory]] = {
     "server_error": "server_error",
     "verification_required": "permission_denied",
 }
-"""The program's word for why a model call failed -> ours."""
+"""The program's name of a model call's failure -> its category."""
 
 _PASSED_OVER: Final = frozenset(
     {"rate_limit_event", "tool_progress", "auth_status", "keep_alive", "streamlined_text"}
 )
-"""Messages that say nothing that others do not say."""
+"""Messages that are ignored, because they add nothing to others."""
 
 
 class ClaudeLife(AgentLife):
@@ -98,7 +99,7 @@ class ClaudeLife(AgentLife):
             "control_cancel_request": (messages.ControlCancel, self._take_cancel),
         }
 
-    # --- what it is told ---------------------------------------------------------------------
+    # --- messages to the program -------------------------------------------------------------
 
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
@@ -151,7 +152,7 @@ class ClaudeLife(AgentLife):
     async def _send(self, **message: Any) -> None:
         await self._write(encode_json(message))
 
-    # --- what it says ------------------------------------------------------------------------
+    # --- output of the program ---------------------------------------------------------------
 
     async def take(self, line: bytes) -> None:
         """See ``AgentLife.take``."""
@@ -199,8 +200,8 @@ class ClaudeLife(AgentLife):
                     await listener.message_ends("length" if is_cut else "stop")
 
     async def _take_assistant(self, message: messages.Assistant) -> None:
-        """Take a whole message, of which nothing may have streamed: a call that broke off is made again
-        without a stream.
+        """Handle a complete message. If its model call was repeated after an interruption, the
+        message has not streamed.
         """
         listener, said = self.listener, message.message
         if listener is None:
@@ -219,7 +220,7 @@ class ClaudeLife(AgentLife):
                 await listener.text(block.text)
 
     async def _take_results(self, message: messages.Results) -> None:
-        """Take the results of calls of the program's own tools; those of ours are known already."""
+        """Record the results of calls of the program's own tools; those of offered tools are known."""
         if self.listener is None or isinstance(message.message.content, str):
             return
         for block in message.message.content:
@@ -262,7 +263,7 @@ class ClaudeLife(AgentLife):
         super().end(failure)
         self._is_ready.set()
 
-    # --- what it asks ------------------------------------------------------------------------
+    # --- requests of the program -------------------------------------------------------------
 
     async def _take_request(self, message: messages.ControlRequest) -> None:
         id_ = message.request_id
@@ -299,7 +300,9 @@ class ClaudeLife(AgentLife):
         await self._send(type="control_response", response={"request_id": id_, **fields})
 
     async def _before_tool(self, asked: messages.ProgramRequest) -> Any:
-        """Answer the hook before a tool call: ours are judged when they are made, others here."""
+        """Answer the hook before a tool call. It judges calls of the program's own tools; a call of an
+        offered tool is judged when it arrives.
+        """
         hook = convert(asked.input, messages.HookInput, strict=False)
         listener, ours = self.listener, self._names.get(hook.tool_name)
         call = AgentCall(
@@ -315,17 +318,17 @@ class ClaudeLife(AgentLife):
         if ours is not None:
             return _decision("allow", "")
         if self._start.own_tools == "on":
-            # The program decides whether it asks.
+            # The program decides whether it asks (``_can_use``).
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
             return {}
         against = await listener.may_run(call)
-        # The program may have ended the turn meanwhile: then the call is none of the next turn's.
+        # The program may have ended the turn meanwhile: the call must not count for the next turn.
         if against is None and self.listener is listener:
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
         return _decision("allow", "") if against is None else _decision("deny", against)
 
     async def _can_use(self, asked: messages.ProgramRequest) -> Any:
-        """Answer a question about a call. Those that the hook has decided on may run."""
+        """Answer a permission request for a call. A call that the hook has decided on may run."""
         allowed = {"behavior": "allow", "updatedInput": asked.input or {}}
         if self._start.own_tools != "on" or asked.tool_name in self._names:
             return allowed
@@ -358,7 +361,7 @@ class ClaudeLife(AgentLife):
 
 
 def facts_of(call: AgentCall) -> Facts:
-    """Return what a call of one of the program's own tools may do, by its arguments."""
+    """Return the effects of a call of the program's own tool, as its arguments show them."""
     args = {name: value for name, value in call.args.items() if isinstance(value, str)}
     path = args.get("file_path") or args.get("notebook_path") or args.get("path")
     match call.name:

@@ -1,4 +1,4 @@
-"""The messages of Claude Code's stream, as far as we read them; further keys are passed over."""
+"""The parts of the messages of Claude Code's stream that nousd reads; unknown keys are ignored."""
 
 from __future__ import annotations
 
@@ -59,14 +59,16 @@ class ModelEvent(msgspec.Struct):
 
 
 class StreamEvent(msgspec.Struct):
-    """``stream_event``. Those of a subagent name the call that it works for."""
+    """``stream_event``. An event of a subagent names the call that the subagent works for."""
 
     event: ModelEvent
     parent_tool_use_id: str | None = None
 
 
 class Assistant(msgspec.Struct):
-    """``assistant``: a message, whole so far. Its ``error`` says why a model call failed."""
+    """``assistant``: a message, as far as it is complete. ``error`` names the failure of a model
+    call.
+    """
 
     message: ModelMessage
     error: str | None = None
@@ -89,13 +91,13 @@ class ResultMessage(msgspec.Struct):
 
 
 class Results(msgspec.Struct):
-    """``user``: results of tool calls, among others."""
+    """``user``: results of tool calls, among other content."""
 
     message: ResultMessage = msgspec.field(default_factory=ResultMessage)
 
 
 class Lifecycle(msgspec.Struct):
-    """``command_lifecycle``: what has become of a text of the user."""
+    """``command_lifecycle``: the state of a text of the user."""
 
     command_uuid: str
     state: str
@@ -122,7 +124,7 @@ class Result(msgspec.Struct):
 
 
 class Model(msgspec.Struct):
-    """A model that the program has."""
+    """A model of the program."""
 
     value: str
 
@@ -134,7 +136,7 @@ class Initialized(msgspec.Struct):
 
 
 class Fault(msgspec.Struct):
-    """The answer to a request of ours."""
+    """The answer to a request of nousd."""
 
     request_id: str
     subtype: str

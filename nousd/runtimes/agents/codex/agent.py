@@ -24,7 +24,7 @@ PASSED_ON: Final = (
     *("CODEX_HOME", "CODEX_API_KEY", "OPENAI_API_KEY", "SSL_CERT_FILE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
 )
-"""Variables of the daemon's environment that the program gets, where they are set."""
+"""Variables that the program receives from the daemon's environment, if they are set."""
 
 _KEYS: Final = ("CODEX_API_KEY", "OPENAI_API_KEY")
 
@@ -35,8 +35,8 @@ class Codex:
     """Implements ``Agent``.
 
     Args:
-        name: that of the runtime.
-        program: the command line that the user's settings name, without our arguments.
+        name: the name of the runtime.
+        program: the command line from the user's settings, without the arguments added here.
         passed_on: variables of the daemon's environment that the program receives.
     """
 
@@ -63,7 +63,9 @@ class Codex:
         return self._passed_on
 
     def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
-        """See ``Agent.auth_facts``. Its account is told in no other file than that with its keys."""
+        """See ``Agent.auth_facts``. Only the file with the keys names the account, so it stays
+        unknown.
+        """
         home = Path(environment.get("HOME", "~")).expanduser()
         folder = environment.get("CODEX_HOME") or home / ".codex"
         return auth_facts(
@@ -76,7 +78,7 @@ class Codex:
         )
 
     def session_basis(self, start: Start) -> str:
-        """See ``Agent.session_basis``: a thread keeps its instructions, and the tools of ours."""
+        """See ``Agent.session_basis``: a thread keeps its workspace, instructions and offered tools."""
         kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
         return digest(encode_json(kept))
 
@@ -97,7 +99,7 @@ class Codex:
 
 
 def _toml(value: Any) -> str:
-    """Return a value in the form of the program's settings: other values than tables are as in JSON."""
+    """Return a value in TOML, for the program's settings; all but tables are written as in JSON."""
     if not isinstance(value, dict):
         return encode_json(value).decode()
     pairs = [f"{encode_json(key).decode()}={_toml(each)}" for key, each in value.items()]
@@ -105,4 +107,4 @@ def _toml(value: Any) -> str:
 
 
 AGENT: Final = Codex
-"""Makes an agent of this kind."""
+"""Creates an agent of this kind."""

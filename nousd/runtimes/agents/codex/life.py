@@ -1,4 +1,4 @@
-"""One life of Codex: its notifications become calls of the listener, its requests calls of our tools.
+"""One life of Codex: passes its notifications to the listener, and answers its requests.
 
 The harness spec is ``protocol/runtimes/codex.md``.
 """
@@ -43,7 +43,7 @@ _PASSED_OVER: Final = frozenset(
         *("thread/status/changed", "turn/diff/updated", "turn/plan/updated", "warning"),
     }
 )
-"""Notifications that say nothing that others do not say, or nothing for a transcript."""
+"""Notifications that are ignored, because they add nothing to others or nothing to a transcript."""
 
 _CATEGORIES: Final[dict[str, FailureCategory]] = {
     "badRequest": "invalid_request",
@@ -59,13 +59,13 @@ _CATEGORIES: Final[dict[str, FailureCategory]] = {
     "unauthorized": "authentication",
     "usageLimitExceeded": "quota",
 }
-"""The program's word for why a model call failed -> ours."""
+"""The program's name of a model call's failure -> its category."""
 
 _Result = TypeVar("_Result", bound=msgspec.Struct)
 
 
 class CodexLife(AgentLife):
-    """Implements ``AgentLife``; and ``Peer``."""
+    """Implements ``AgentLife``, and ``Peer`` towards the program."""
 
     def __init__(self, start: Start, resume: Resume, write: Write, nursery: trio.Nursery) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class CodexLife(AgentLife):
             "item/fileChange/requestApproval": (messages.ChangeApproval, self._may_change),
         }
 
-    # --- what it is told ---------------------------------------------------------------------
+    # --- messages to the program -------------------------------------------------------------
 
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
@@ -152,7 +152,7 @@ class CodexLife(AgentLife):
         try:
             await self._request("turn/interrupt", turnId=self._turn_id)
         except (RpcError, AgentFailed):
-            # The turn has just ended by itself, or the program has.
+            # The turn or the program has just ended.
             return
 
     async def _request(self, method: str, **params: Any) -> msgspec.Raw:
@@ -167,7 +167,7 @@ class CodexLife(AgentLife):
         self._turn_id = turn_id
         self._turn_known.set()
 
-    # --- what it says ------------------------------------------------------------------------
+    # --- output of the program ---------------------------------------------------------------
 
     async def take(self, line: bytes) -> None:
         """See ``AgentLife.take``."""
@@ -233,8 +233,8 @@ class CodexLife(AgentLife):
                 self._own_calls[item.id] = call, trio.current_time()
 
     async def _next_message(self, item: messages.Item) -> None:
-        """End the message of which a text was heard: reasoning comes before its text, and calls do not
-        end here what they belong to.
+        """End the open message if it already has text, because the item begins another message: in one
+        message, reasoning comes before text. Items that are calls belong to the open message.
         """
         if self._has_text and self.listener is not None:
             await self.listener.message_ends()
@@ -264,15 +264,15 @@ class CodexLife(AgentLife):
             await self.listener.text(item.text)
 
     async def _take_own(self, item: messages.Item, call: AgentCall) -> None:
-        """Take the result of a call of a tool of the program's own, unless it was denied here."""
+        """Record the result of a call of the program's own tool, unless nousd has denied the call."""
         _, begun = self._own_calls.pop(item.id, (call, trio.current_time()))
         if self.listener is not None and item.status != "declined":
             seconds = trio.current_time() - begun
             await self.listener.record_call(call, result_of(item), seconds)
 
     async def _take_usage(self, note: messages.UsageNote) -> None:
-        """Report the tokens used since the last time, when a model call is over. The same sums come
-        again when a turn is stopped, and those of earlier lives when a thread is resumed.
+        """Report the growth of the thread's tokens after a model call. The same totals arrive again when
+        a turn is stopped, and the totals of earlier lives when a thread is resumed.
         """
         total, before = note.token_usage.total, self._counted
         self._counted = total
@@ -289,12 +289,12 @@ class CodexLife(AgentLife):
             await self.listener.usage(spent)
 
     async def _take_error(self, _: messages.ErrorNote) -> None:
-        """Discard the message so far: the model is asked again, or the turn ends."""
+        """End the message so far as failed: the model is called again, or the turn ends."""
         self._open_text, self._has_text = "", False
         if self.listener is not None:
             await self.listener.message_ends("error")
 
-    # --- what it asks ------------------------------------------------------------------------
+    # --- requests of the program -------------------------------------------------------------
 
     async def answer(self, method: str, params: msgspec.Raw) -> Any:
         """See ``Peer.answer``."""
@@ -316,8 +316,8 @@ class CodexLife(AgentLife):
         return _content(result.text, success=not result.is_error)
 
     async def _pass_on_steer(self) -> None:
-        """Give the program the user's pending message before the result of a call: then the model reads
-        both together. While it writes, its text would be lost.
+        """Send the pending steer to the program before the result of a call, so that the model reads
+        both together. While the model writes, wait for a later call: its text would be lost.
         """
         async with self._steering:
             listener = self.listener
@@ -331,7 +331,7 @@ class CodexLife(AgentLife):
                     "turn/steer", expectedTurnId=self._turn_id, **_build_user_input(said)
                 )
             except RpcError:
-                # The turn is over, or of a kind that takes none: then the text begins the next one.
+                # The turn is over or does not accept a steer: then the text begins the next turn.
                 return
 
     async def _may_execute(self, asked: messages.CommandApproval) -> Any:
@@ -360,7 +360,7 @@ def _content(text: str, *, success: bool) -> Any:
 
 
 def _why(info: Any) -> dict[str, Any]:
-    """Return the reason of a failure, as far as the program says it: a word, or a word with a status."""
+    """Return the category or the HTTP status of a failure, whichever the program reports."""
     if isinstance(info, str):
         return {"category": _CATEGORIES.get(info)}
     details = next(iter(info.values()), None) if isinstance(info, dict) else None

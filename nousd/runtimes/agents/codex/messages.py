@@ -1,4 +1,4 @@
-"""The messages of Codex's app-server, as far as we read them; further keys are passed over."""
+"""The parts of the messages of Codex's app-server that nousd reads; unknown keys are ignored."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import msgspec
 
 
 class Message(msgspec.Struct, rename="camel"):
-    """The base of all messages: names with capitals inside."""
+    """The base of all messages: their keys are in camel case."""
 
 
 class Config(Message, rename=None):
-    """The settings that are in force: the user's."""
+    """The program's effective settings, which are the user's."""
 
     mcp_servers: dict[str, Any] | None = None
 
@@ -54,7 +54,7 @@ class Turn(Message):
 
 
 class Model(Message):
-    """A model that the program has."""
+    """A model of the program."""
 
     id: str
 
@@ -117,7 +117,7 @@ class ErrorNote(Message):
 
 
 class TokenCounts(Message):
-    """Tokens; ``input_tokens`` has those read from the cache in it."""
+    """Tokens; ``input_tokens`` includes those read from the cache."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -141,7 +141,7 @@ class UsageNote(Message):
 
 
 class ToolCall(Message):
-    """``item/tool/call``: a call of a tool of ours."""
+    """``item/tool/call``: a call of an offered tool."""
 
     call_id: str
     tool: str

@@ -1,4 +1,4 @@
-"""Items of Codex that are calls of tools of its own, as calls of ours."""
+"""Converts the items of Codex that are calls of its own tools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IMAGE = "view_image"
 
 
 def call_of(item: Item) -> AgentCall | None:
-    """Return the call that an item is; None if it is none of the program's own."""
+    """Return an item as a call of the program's own tool; None if it is not such a call."""
     args: dict[str, Any]
     match item.type:
         case "commandExecution":
@@ -33,7 +33,7 @@ def call_of(item: Item) -> AgentCall | None:
 
 
 def result_of(item: Item) -> ToolResult:
-    """Return the result of a call; for a search or picture only that it was made is known."""
+    """Return the result of a call. A search or a viewed picture has only a status."""
     text = item.aggregated_output or ""
     if item.exit_code:
         text = f"{text}\n[exit code {item.exit_code}]".strip()
@@ -41,7 +41,7 @@ def result_of(item: Item) -> ToolResult:
 
 
 def facts_of(call: AgentCall) -> Facts:
-    """Return what a call of one of the program's own tools may do, by its arguments."""
+    """Return the effects of a call of the program's own tool, as its arguments show them."""
     match call.name:
         case "shell" if isinstance(command := call.args.get("command"), str):
             return Facts(command=command)

@@ -1,4 +1,4 @@
-"""The texts and settings that Codex is given, and the transcript of what was said before."""
+"""The texts and settings that are sent to Codex, and the transcript in its form."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ _NEVER: Final = (
     *("request_permissions_tool", "skill_search", "sleep_tool", "standalone_web_search"),
     "tool_suggest",
 )
-"""Features that start code of the workspace, or tools of which nothing would be told here."""
+"""Features that start code of the workspace, or whose tools report no calls."""
 
 _ASKING: Final = ("shell_tool", "unified_exec")
 """Features whose tools ask before they act."""
 
 _UNASKED: Final = ("view_image",)
-"""Features whose tools do not ask; what they did is told."""
+"""Features whose tools do not ask, but report their calls."""
 
 
 def program_settings(start: Start) -> Mapping[str, Any]:
-    """Return the settings of the whole program: some of them are in force before any thread begins.
+    """Return the settings of the whole program: some of them take effect before a thread begins.
 
-    The folder is not trusted, and no other one is taken for its root: so nothing of the workspace
+    The workspace is not trusted, and no parent folder counts as its root, so no file of the workspace
     configures the program.
     """
     is_off = start.own_tools == "off"
     may_act_unasked = start.own_tools == "on"
     left_out = [*_NEVER, *(_ASKING if is_off else ()), *(() if may_act_unasked else _UNASKED)]
     settings: dict[str, Any] = {
-        # Pictures of the user would come back in two messages each.
+        # Otherwise each picture of the user comes back in two messages.
         "features": {**dict.fromkeys(left_out, False), "omit_app_server_notification_media": True},
         "suppress_unstable_features_warning": True,
         "agents": {"enabled": False},
@@ -60,7 +60,7 @@ def thread_settings(start: Start, mcp_servers: Iterable[str]) -> dict[str, Any]:
     """Return the parameters that ``thread/start`` and ``thread/resume`` share.
 
     Args:
-        mcp_servers: the servers that the user's settings name; none of them runs.
+        mcp_servers: the servers named in the user's settings; all of them are disabled.
     """
     return {
         "approvalPolicy": "untrusted",
@@ -73,14 +73,14 @@ def thread_settings(start: Start, mcp_servers: Iterable[str]) -> dict[str, Any]:
 
 
 def environments(start: Start) -> dict[str, Any]:
-    """Return the parameter without which a tool of the program could reach the machine: models bring
-    some of its tools along that no setting takes from them.
+    """Return the parameter that keeps the program's own tools from the machine while they are off: some
+    models enable tools that no setting can disable.
     """
     return {"environments": []} if start.own_tools == "off" else {}
 
 
 def tools(start: Start) -> list[dict[str, Any]]:
-    """Return our tools in the program's form."""
+    """Return the offered tools in the program's form."""
     return [
         {
             "type": "function",
@@ -93,7 +93,7 @@ def tools(start: Start) -> list[dict[str, Any]]:
 
 
 def user_input(said: UserText) -> list[Mapping[str, Any]]:
-    """Return a text of the user with its pictures."""
+    """Return a text of the user with its pictures, in the program's form."""
     pictures = [
         {"type": "image", "url": f"data:{image.media_type};base64,{_base64(image.data)}"}
         for image in said.images
@@ -106,7 +106,7 @@ def _base64(data: bytes) -> str:
 
 
 def history(transcript: Sequence[Entry]) -> list[Mapping[str, Any]]:
-    """Return a transcript as items of a model's input, calls and their results as such."""
+    """Return a transcript as items of a model's input; calls and their results are items, too."""
     return [item for entry in transcript for item in _items(entry)]
 
 

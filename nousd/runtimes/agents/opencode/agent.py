@@ -29,8 +29,8 @@ PASSED_ON: Final = (
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"),
     *_KEYS,
 )
-"""Variables of the daemon's environment that the program receives, where they are set. Keys of other
-vendors are named in the settings.
+"""Variables that the program receives from the daemon's environment, if they are set. The settings name
+the variables with the keys of other vendors.
 """
 
 OWN_VARIABLES: Final = OwnVariables(
@@ -48,15 +48,15 @@ _ALONE: Final = {
     "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
     "OPENCODE_PURE": "1",
 }
-"""Nothing of the workspace configures it, and it starts no plugins."""
+"""Variables that keep the workspace from configuring the program, and plugins from starting."""
 
 
 class Opencode:
     """Implements ``Agent``.
 
     Args:
-        name: that of the runtime.
-        program: the command line that the user's settings name, without our arguments.
+        name: the name of the runtime.
+        program: the command line from the user's settings, without the arguments added here.
         passed_on: variables of the daemon's environment that the program receives.
     """
 
@@ -74,7 +74,7 @@ class Opencode:
         return [*self._program, "serve", "--hostname", "127.0.0.1", "--port", "0", "--pure"]
 
     def variables(self, start: Start) -> Mapping[str, str]:
-        """See ``Agent.variables``: each time with another password."""
+        """See ``Agent.variables``. Each call returns a new password."""
         return {
             **self._passed_on,
             **_ALONE,
@@ -83,7 +83,7 @@ class Opencode:
         }
 
     def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
-        """See ``Agent.auth_facts``. Keys may stand in its settings as well, which are not read."""
+        """See ``Agent.auth_facts``. The program's settings may also contain keys; they are not read."""
         home = Path(environment.get("HOME", "~")).expanduser()
         folder = Path(environment.get("XDG_DATA_HOME") or home / ".local" / "share")
         found = auth_facts(
@@ -100,15 +100,15 @@ class Opencode:
         return msgspec.structs.replace(found, is_logged_in=UNSET, instructions=instructions)
 
     def session_basis(self, start: Start) -> str:
-        """See ``Agent.session_basis``: a session keeps its folder, and goes on with the last model and
-        level that it was given.
+        """See ``Agent.session_basis``: a session keeps its workspace, and without another model and
+        level it continues with the last ones.
         """
         kept = [str(start.workdir), bool(start.model), bool(start.thinking)]
         return digest(encode_json(kept))
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:
-        """See ``Agent.list_hidden_paths``: it imports the plugins of each folder up to the root,
-        whatever its settings and variables say.
+        """See ``Agent.list_hidden_paths``: the program imports the plugins of each folder up to the
+        root, regardless of its settings and variables.
         """
         return HiddenFiles(list_obeyed_paths(start.workdir, OF_OPENCODE))
 
@@ -125,4 +125,4 @@ class Opencode:
 
 
 AGENT: Final = Opencode
-"""Makes an agent of this kind."""
+"""Creates an agent of this kind."""

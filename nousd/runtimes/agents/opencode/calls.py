@@ -1,4 +1,4 @@
-"""Calls as ``opencode serve`` reports and asks about them, and what its own tools may do."""
+"""The calls that ``opencode serve`` reports and asks about, and the effects of its own tools."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.own_tools import Facts
 
 _CALLS_MAX: Final = 1000
-"""Calls of one turn that are remembered for questions about them."""
+"""Maximum number of calls of one turn that are remembered for permission requests."""
 
 STATUSES: Final = {"running": "in_progress", "completed": "completed", "error": "failed"}
-"""The program's word for how far a call is -> that of the Agent Client Protocol."""
+"""The program's status of a call -> the status in the Agent Client Protocol."""
 
 
 class CallParts:
-    """The calls of one turn at a time, as the program has reported them last."""
+    """The calls of the current turn, each as last reported by the program."""
 
     def __init__(self) -> None:
         self._parts: dict[str, messages.Part] = {}
         self._has_news = trio.Event()
 
     def clear(self) -> None:
-        """Forget the calls, because a turn begins."""
+        """Forget all calls, because a turn begins."""
         self._parts.clear()
 
     def take(self, part: messages.Part, state: messages.ToolState) -> ToolCall:
-        """Remember how far a call is; return its report."""
+        """Remember the state of a call; return it as a report."""
         if part.call_id in self._parts or len(self._parts) < _CALLS_MAX:
             self._parts[part.call_id] = part
         self._has_news.set()
@@ -40,7 +40,9 @@ class CallParts:
         return _build_report(part, state)
 
     async def find_call(self, asked: messages.PermissionNote) -> ToolCall:
-        """Return the call of a permission request, once it is reported; else the request itself."""
+        """Return the call of a permission request, as soon as the program has reported it. If the report
+        does not come in time, return the request as a call.
+        """
         id_ = asked.tool.call_id if asked.tool is not None else ""
         with trio.move_on_after(REPORT_SECONDS if id_ else 0):
             while id_ not in self._parts:
@@ -52,7 +54,7 @@ class CallParts:
 
 
 def facts_of(call: AgentCall) -> Facts:
-    """Return what a call of one of the program's own tools may do, by its arguments."""
+    """Return the effects of a call of the program's own tool, as its arguments show them."""
     args = {name: value for name, value in call.args.items() if isinstance(value, str)}
     path = args.get("filePath")
     match call.name:

@@ -1,7 +1,7 @@
-"""Talks to OpenCode's server, through the HTTP library.
+"""The HTTP client for OpenCode's server.
 
-The library takes long to import, so ``life`` imports this module in a thread, for the first program that
-is started. Every answer, event and wait is bounded.
+The HTTP library takes long to import, so ``life`` imports this module in a thread when the first program
+starts. Every answer, event and wait is bounded.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Client:
 
     Args:
         address: its URL, without a path.
-        password: what it asks for.
+        password: the password that the server requires.
     """
 
     def __init__(self, address: str, password: str) -> None:
@@ -40,7 +40,7 @@ class Client:
             auth=httpx2.BasicAuth(_USER, password),
             timeout=httpx2.Timeout(ANSWER_SECONDS),
             verify=False,
-            # The password is for this machine only, and no proxy's.
+            # No proxy: the password must not leave this machine.
             trust_env=False,
         )
 
@@ -51,11 +51,11 @@ class Client:
         await self._http.aclose()
 
     async def ask(self, method: str, path: str, body: Any = None) -> bytes:
-        """Return the body of the answer.
+        """Send a request; return the body of the answer.
 
         Raises:
-            AgentFailed: there is no answer.
-            RunFailed: the program has refused it.
+            AgentFailed: no usable answer arrives in time.
+            RunFailed: the server refuses the request.
         """
         with trio.move_on_after(ANSWER_SECONDS) as limit:
             status, answer = await self._exchange(method, path, body)
@@ -86,10 +86,10 @@ class Client:
         return response.status_code, bytes(answer)
 
     async def follow(self, take: Callable[[bytes], Awaitable[None]]) -> NoReturn:
-        """Pass on its events until they end, which always counts as a failure.
+        """Pass on the server's events until they end, which always counts as a failure.
 
         Raises:
-            AgentFailed: they have ended, or one is beyond the bounds.
+            AgentFailed: the events have ended, or one exceeds the bounds.
         """
         parser, pace = SseParser(), Pace(_EVENTS_PER_SECOND)
         silence = httpx2.Timeout(ANSWER_SECONDS, read=SILENCE_SECONDS)
@@ -116,8 +116,8 @@ class Client:
 
 @asynccontextmanager
 async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Provide the chunks of a body. The rest is not taken: reading on is cancelled, because only what
-    comes out of the library's generators closes them.
+    """Provide the chunks of a body. Afterwards, discard the rest with a cancelled read: the library's
+    nested generators close only when an exception or their end comes out of them.
     """
     async with aclosing(response.aiter_bytes()) as chunks:
         try:

@@ -1,7 +1,8 @@
-"""One life of ``opencode serve``: its events become calls of the listener, and ours requests to it.
+"""One life of ``opencode serve``: passes its events to the listener, and sends it requests.
 
-The harness spec is ``protocol/runtimes/opencode.md``. Our tools travel beside, over a socket of the life
-(``tool_socket``). A call of ours that the program also reports in its events is one call.
+The harness spec is ``protocol/runtimes/opencode.md``. Calls of offered tools arrive over a separate
+socket (``tool_socket``). The program also reports these calls in its events; there they are ignored, so
+that each counts once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _T = TypeVar("_T")
 _ADDRESS: Final = re.compile(rb"listening on (http://127\.0\.0\.1:\d{1,5})\s*$")
 
 _TRACE: Final = "\n    at "
-"""What follows the words of a failure, where it is the program's own."""
+"""Begins the stack trace that follows the message of the program's own failures."""
 
 _PASSED_OVER: Final = frozenset(
     {
@@ -60,7 +61,7 @@ _PASSED_OVER: Final = frozenset(
         *("session.created", "session.diff", "session.updated"),
     }
 )
-"""Events of a session that say nothing about the turn."""
+"""Events of a session that are ignored, because they contain nothing about the turn."""
 
 
 _CATEGORIES: Final[dict[str, FailureCategory]] = {
@@ -68,14 +69,14 @@ _CATEGORIES: Final[dict[str, FailureCategory]] = {
     "ContextOverflowError": "context_length",
     "ProviderAuthError": "authentication",
 }
-"""The program's word for why a model call failed -> ours."""
+"""The program's name of a model call's failure -> its category."""
 
 
 class OpencodeLife(AgentLife):
     """Implements ``AgentLife``.
 
     Args:
-        password: what the program's server asks for.
+        password: the password that the program's server requires.
     """
 
     def __init__(self, start: Start, resume: Resume, nursery: trio.Nursery, password: str) -> None:
@@ -112,7 +113,7 @@ class OpencodeLife(AgentLife):
             "todo.updated": (messages.TodoNote, self._take_todos),
         }
 
-    # --- how it begins -----------------------------------------------------------------------
+    # --- beginning and end -------------------------------------------------------------------
 
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
@@ -140,7 +141,7 @@ class OpencodeLife(AgentLife):
             raise AgentFailed(f"it refused to begin: {refusal.cause}") from refusal
 
     async def take(self, line: bytes) -> None:
-        """See ``AgentLife.take``: the program says its address, and nothing else of use."""
+        """See ``AgentLife.take``: only the line with the server's address is used."""
         found = _ADDRESS.search(line)
         if found is not None and not self._address:
             self._address = found.group(1).decode()
@@ -155,7 +156,7 @@ class OpencodeLife(AgentLife):
             is_taken.set()
 
     async def _connect(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Hold the connection, and hear the events, until the life is over."""
+        """Hold the connection and handle the events until the life is over."""
         if self.failure is not None:
             raise self.failure
         self._client = await trio.to_thread.run_sync(_client, self._address, self._password)
@@ -167,18 +168,18 @@ class OpencodeLife(AgentLife):
                 await self._fail(failure)
 
     async def _fail(self, failure: AgentFailed) -> AgentFailed:
-        """End the life; return why. If the program has ended, that is the reason."""
+        """End the life; return its failure. If the program ends, that failure replaces this one."""
         with trio.move_on_after(LAST_WORDS_SECONDS):
             await self.over.wait()
         self.end(failure)
         return self.failure or failure
 
     async def _ask(self, method: str, path: str, body: Any = None) -> bytes:
-        """Return the body of an answer.
+        """Send a request; return the body of the answer.
 
         Raises:
-            AgentFailed: the program is of no more use.
-            RunFailed: it has refused it.
+            AgentFailed: the program can no longer be used.
+            RunFailed: the program refuses the request.
         """
         if self.failure is not None:
             raise self.failure
@@ -206,13 +207,13 @@ class OpencodeLife(AgentLife):
             raise AgentFailed(f"our tools do not reach it: {state.error or state.status}")
 
     async def _open(self) -> None:
-        """Begin a session of the program, or go on with that of an earlier life."""
+        """Begin a session of the program, or resume the session of an earlier life."""
         allowed = {"permission": rules(self._start)}
         if self._resume.kind == "native":
             known = f"/session/{quote(self._resume.agent_session_id, safe='')}"
             opened = await self._get(messages.Session, "PATCH", known, allowed)
         else:
-            # With a title the program asks no model for one.
+            # Without a title the program would ask a model for one.
             named = {"title": SERVER, **allowed}
             opened = await self._get(messages.Session, "POST", "/session", named)
         self.agent_session_id = opened.id
@@ -248,13 +249,13 @@ class OpencodeLife(AgentLife):
         try:
             await self._ask("POST", f"{self._path}/abort")
         except RunFailed:
-            # It has just ended, or is ended now.
+            # The turn or the program has just ended.
             return
 
-    # --- what it says ------------------------------------------------------------------------
+    # --- output of the program ---------------------------------------------------------------
 
     async def _hear(self, said: bytes) -> None:
-        """Take an event. Those of other sessions and of the program itself are passed over."""
+        """Handle an event. Events of other sessions and of the program itself are ignored."""
         self._is_heard.set()
         HEARD.set(said)
         listener = self.listener
@@ -297,7 +298,7 @@ class OpencodeLife(AgentLife):
             await self._speech.take_part(listener, part)
 
     async def _take_mark(self, listener: AgentListener, mark: str) -> None:
-        """Take the proof that the program has a text of the user."""
+        """Confirm the delivery of the user's text with this mark."""
         if mark == self._given and not self._is_delivered:
             self._is_delivered, self._preamble = True, ""
             await listener.confirm_delivery()
@@ -311,13 +312,15 @@ class OpencodeLife(AgentLife):
             await self._speech.take_delta(self.listener, note)
 
     async def _take_status(self, note: messages.StatusNote) -> None:
-        """Discard the message so far if the model is asked again."""
+        """End the message so far as failed if the model is called again."""
         if note.status.type == "retry" and self.listener is not None:
             self._speech.clear()
             await self.listener.message_ends("error")
 
     async def _take_fault(self, note: messages.FaultNote) -> None:
-        """Take a failure: of a text that it does not take, or of the turn, which ends a little later."""
+        """Handle a failure: of a steer that the program does not accept, or of the turn, which ends
+        shortly afterwards.
+        """
         waiting = [is_over for is_over in self._steers.values() if not is_over.is_set()]
         for is_over in waiting:
             is_over.set()
@@ -343,7 +346,7 @@ class OpencodeLife(AgentLife):
             self.end_turn(self._turn_failed)
 
     async def _take_idle(self, _: messages.Note) -> None:
-        """End the turn, unless this is the end of an earlier one."""
+        """End the turn, unless the event is the end of an earlier turn."""
         if self.is_stopping:
             self.end_turn()
         elif self._is_delivered:
@@ -359,11 +362,11 @@ class OpencodeLife(AgentLife):
         if self.listener is not None:
             await self.listener.plan(todos_of(note.todos))
 
-    # --- what it calls -----------------------------------------------------------------------
+    # --- calls of the program ----------------------------------------------------------------
 
     async def _take_call(self, listener: AgentListener, part: messages.Part) -> None:
-        """Take how far a call is. One of a tool that is off has failed in the program: the gate says so
-        in the log.
+        """Handle the report of a call. A call of a tool that is off has failed in the program; the gate
+        logs its denial.
         """
         state = part.state
         if state is None or state.status not in STATUSES:
@@ -389,8 +392,8 @@ class OpencodeLife(AgentLife):
         return result
 
     async def _pass_on_steer(self) -> None:
-        """Give the program the user's pending message before the result of a call: then its session has
-        both when the model is asked again.
+        """Send the pending steer to the program before the result of a call, so that its session has
+        both when the model is called again.
         """
         async with self._steering:
             said = None if self.listener is None else await self.listener.take_steer()
@@ -400,7 +403,7 @@ class OpencodeLife(AgentLife):
             try:
                 await self._send(said)
             except RunFailed:
-                # Then the text begins the next turn.
+                # The text begins the next turn instead.
                 return
             with trio.move_on_after(ANSWER_SECONDS) as limit:
                 await is_taken.wait()
@@ -411,14 +414,14 @@ class OpencodeLife(AgentLife):
         self._nursery.start_soon(self._answer, note)
 
     async def _answer(self, asked: messages.PermissionNote) -> None:
-        """Answer whether the program may make a call of a tool of its own."""
+        """Answer a permission request of the program."""
         if self._questions >= REQUESTS_MAX:
             against: str | None = "too many questions at a time"
         else:
             self._questions += 1
             against = await self._find_refusal(asked)
             self._questions -= 1
-        # Without a reason the program would end its turn.
+        # After a rejection without a reason the program would end its turn.
         answer = {"reply": "once"} if against is None else {"reply": "reject", "message": against}
         try:
             await self._ask("POST", f"/permission/{quote(asked.id, safe='')}/reply", answer)
@@ -427,13 +430,13 @@ class OpencodeLife(AgentLife):
             return
 
     async def _find_refusal(self, asked: messages.PermissionNote) -> str | None:
-        """Return the reason against a call; None if it may be made."""
+        """Return the reason against a call; None if the program may make it."""
         reported = await self._calls.find_call(asked)
         listener = self.listener
         if listener is None:
             return (await self.refuse_outside(to_agent_call(reported))).text
         if reported.name in self._ours:
-            # It is judged when it is made.
+            # A call of an offered tool is judged when it arrives.
             return None
         call = self._reported.begin_judgement(reported)
         against = await listener.may_run(call)
@@ -443,7 +446,7 @@ class OpencodeLife(AgentLife):
 
 
 def _client(address: str, password: str) -> Client:
-    # In a thread: it also imports the HTTP library.
+    # Call this in a thread: it also imports the HTTP library.
     from nousd.runtimes.agents.opencode.client import Client
 
     return Client(address, password)

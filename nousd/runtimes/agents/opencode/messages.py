@@ -1,4 +1,6 @@
-"""What OpenCode's server answers and reports, as far as we read it; further keys are passed over."""
+"""The parts of the answers and events of OpenCode's server that nousd reads; unknown keys are
+ignored.
+"""
 
 from __future__ import annotations
 
@@ -43,20 +45,20 @@ class ServerState(msgspec.Struct):
 
 
 class Event(msgspec.Struct):
-    """Something that has happened in the program."""
+    """An event of the program."""
 
     type: str
     properties: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
 class Note(msgspec.Struct):
-    """The properties of an event, which belongs to a session unless it is about the program."""
+    """The properties of an event. An event about the program itself has no session id."""
 
     session_id: str = field(name="sessionID", default="")
 
 
 class Info(msgspec.Struct):
-    """A message without its parts. ``summary`` is true for one that the program writes for itself."""
+    """A message without its parts. ``summary`` is true if the program writes it for itself."""
 
     id: str
     role: str
@@ -79,7 +81,7 @@ class CacheCounts(msgspec.Struct):
 
 
 class TokenCounts(msgspec.Struct):
-    """Tokens of a model call; ``input`` is without the cached ones, ``output`` without reasoning."""
+    """Tokens of a model call; ``input`` excludes cached tokens, ``output`` excludes reasoning."""
 
     input: int = 0
     output: int = 0
@@ -88,13 +90,13 @@ class TokenCounts(msgspec.Struct):
 
 
 class Times(msgspec.Struct):
-    """When a part was begun and ended."""
+    """The times of a part; ``end`` is None until the part has ended."""
 
     end: float | None = None
 
 
 class ToolState(msgspec.Struct):
-    """How far a tool call is: ``pending``, ``running``, ``completed`` or ``error``."""
+    """The state of a tool call: ``pending``, ``running``, ``completed`` or ``error``."""
 
     status: str = ""
     input: dict[str, Any] = {}
@@ -103,7 +105,7 @@ class ToolState(msgspec.Struct):
 
 
 class Part(msgspec.Struct):
-    """A part of a message: of the types that are read, each has its own fields."""
+    """A part of a message. Each type of part has only some of the fields."""
 
     id: str
     type: str
@@ -134,7 +136,7 @@ class Delta(Note):
 
 
 class Status(msgspec.Struct):
-    """What the program is about: ``idle``, ``busy`` or ``retry``."""
+    """The activity of the session: ``idle``, ``busy`` or ``retry``."""
 
     type: str = ""
 
@@ -146,7 +148,7 @@ class StatusNote(Note):
 
 
 class Fault(msgspec.Struct):
-    """What has failed; its words are in ``data``."""
+    """A failure; its message is in ``data``."""
 
     name: str = ""
     data: dict[str, Any] = {}
@@ -159,7 +161,7 @@ class FaultNote(Note):
 
 
 class CallPlace(msgspec.Struct):
-    """The call that a question belongs to."""
+    """The call that a permission request belongs to."""
 
     call_id: str = field(name="callID", default="")
 

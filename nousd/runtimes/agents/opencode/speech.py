@@ -1,4 +1,4 @@
-"""What the model of ``opencode serve`` says in a turn: parts of its message, shown as they come."""
+"""Passes the text and reasoning of the model of ``opencode serve`` to the listener as they arrive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from nousd.runtimes.agents.raw_lines import HEARD
 from nousd.wire.objects.entries import Usage
 
 _PARTS_MAX: Final = 1000
-"""Parts of one model call that are shown."""
+"""Maximum number of parts of one model call that are shown."""
 
 
 class _ShownPart:
-    """A part of the model's message that is shown as it comes."""
+    """A part of the model's message that is shown as it arrives."""
 
     def __init__(self, type_: str) -> None:
         self.type = type_
@@ -22,10 +22,10 @@ class _ShownPart:
 
 
 class Speech:
-    """The parts of one model call at a time.
+    """The parts of the current model call.
 
-    ``speaker`` is the message that is said to the user; empty while the program writes to itself, to
-    shorten its session.
+    ``speaker`` is the id of the message to the user; empty while the program summarizes its session for
+    itself.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Speech:
         self._shown: dict[str, _ShownPart] = {}
 
     def clear(self) -> None:
-        """Forget the parts, because a model call begins or is repeated."""
+        """Forget all parts, because a model call begins or is repeated."""
         self._shown.clear()
 
     async def take_part(self, listener: AgentListener, part: messages.Part) -> None:
-        """Take a part when it begins and when it ends; then it may have a text that did not stream."""
+        """Handle the beginning or end of a part. At its end, show its text if it has not streamed."""
         shown = self._shown.get(part.id)
         if shown is None:
             if len(self._shown) >= _PARTS_MAX:
@@ -47,13 +47,13 @@ class Speech:
             await _show(listener, shown, part.text)
 
     async def take_delta(self, listener: AgentListener, note: messages.Delta) -> None:
-        """Take a piece of a part that has begun."""
+        """Show a piece of a part that has begun."""
         shown = self._shown.get(note.part_id)
         if shown is not None and note.field_name == "text":
             await _show(listener, shown, note.delta)
 
     async def take_step(self, listener: AgentListener, part: messages.Part) -> None:
-        """Take the end of a model call."""
+        """Handle the end of a model call."""
         self.clear()
         await listener.message_ends("length" if part.reason == "length" else "stop")
         if part.tokens is not None:
@@ -70,7 +70,7 @@ async def _show(listener: AgentListener, shown: _ShownPart, text: str) -> None:
 
 
 def _usage(counts: messages.TokenCounts) -> Usage:
-    """Return the tokens of a model call, the cached ones in the input, reasoning in the output."""
+    """Return the tokens of a model call; the input includes cached tokens, the output reasoning."""
     sent = counts.input + counts.cache.read + counts.cache.write
     answered = counts.output + counts.reasoning
     return Usage(

@@ -1,4 +1,4 @@
-"""What OpenCode is told: settings, permissions of its session, and the user's text."""
+"""The settings, session permissions and user texts that are sent to OpenCode."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from nousd.runtimes.agents.interface import AgentTool, Start, UserText
 from nousd.runtimes.agents.tools.mcp_tools import SERVER, mcp_name
 
 MARK: Final = "nousd"
-"""The key of our id in the metadata of the user's text."""
+"""The key of nousd's id in the metadata of the user's text."""
 
 _EVERYTHING: Final = "*"
 
 _NOT_OFFERED: Final = ("question", "task")
-"""Tools that stay off where others are offered: a question to the user, and another agent, whose
-questions would be of another session.
+"""Tools that stay off while others are on: questions to the user, and subagents, whose permission
+requests would belong to another session.
 """
 
 _LOOP: Final = "doom_loop"
-"""The permission to make the same call a third time: each call of ours is judged anyway."""
+"""The permission to make the same call a third time. It is granted, because the gate judges each
+call.
+"""
 
 
 def tool_name(tool: AgentTool) -> str:
-    """Return the program's name of a tool of ours."""
+    """Return the program's name of an offered tool."""
     return f"{SERVER}_{mcp_name(tool.name)}"
 
 
 def permissions(start: Start) -> dict[str, str]:
     """Return the action of each permission: allow, ask or deny; the last match counts."""
-    # Where its tools are on, what the user's settings say is in force.
+    # While the program's own tools are on, the user's settings decide.
     of_all = {"off": "deny", "ask": "ask"}.get(start.own_tools)
     said = {} if of_all is None else {_EVERYTHING: of_all}
     said |= dict.fromkeys(_NOT_OFFERED, "deny")
@@ -39,7 +41,7 @@ def permissions(start: Start) -> dict[str, str]:
 
 
 def rules(start: Start) -> list[dict[str, str]]:
-    """Return the permissions in the form of a session."""
+    """Return the permissions as the rules of a session."""
     return [
         {"permission": name, "pattern": _EVERYTHING, "action": action}
         for name, action in permissions(start).items()
@@ -47,7 +49,7 @@ def rules(start: Start) -> list[dict[str, str]]:
 
 
 def program_settings(start: Start) -> dict[str, Any]:
-    """Return the settings that are in force before those of the user."""
+    """Return the settings that take precedence over the user's."""
     return {
         "autoupdate": False,
         "share": "disabled",
@@ -60,10 +62,10 @@ def program_settings(start: Start) -> dict[str, Any]:
 
 
 def prompt(start: Start, said: UserText, preamble: str) -> dict[str, Any]:
-    """Return the body that gives the program a text of the user.
+    """Return the body of the request that sends a text of the user.
 
     Args:
-        preamble: what is told before it; empty for nothing.
+        preamble: a text to send before it; empty for none.
     """
     parts: list[dict[str, Any]] = [{"type": "text", "text": preamble}] if preamble else []
     parts.append({"type": "text", "text": said.text, "metadata": {MARK: said.message_id}})
@@ -90,7 +92,7 @@ def model(name: str) -> dict[str, str]:
     """Return a model in the program's form.
 
     Raises:
-        AgentFailed: it is named in another way.
+        AgentFailed: the name has another form than ``PROVIDER/MODEL``.
     """
     provider, _, of_provider = name.partition("/")
     if not of_provider:
