@@ -33,10 +33,10 @@ from nousd.wire.objects.run_options import ToolChoice
 from nousd.wire.objects.runtimes import AuthFacts, RuntimeCapabilities
 
 Tell = Callable[[CompiledInput], Awaitable[None]]
-"""Receives the input of a model call that answers no turn, such as a summary, before it is sent."""
+"""Receives the input of a model call outside of a turn, such as for a summary, before it is sent."""
 
 Report = Callable[[CallFigures], Awaitable[None]]
-"""Receives the figures of a model call that answers no turn."""
+"""Receives the figures of a model call outside of a turn."""
 
 
 class AnswersOfRun(msgspec.Struct):
@@ -241,8 +241,8 @@ class AgentHost(TurnHost, Protocol):
         ...
 
     def stop_asking(self) -> None:
-        """Close the turn's requests to the user, and every later one: the program has ended its turn and
-        no longer waits for answers. Their calls end as denied.
+        """Close the turn's requests to the user, pending and later ones: the program has ended its turn
+        and no longer waits for answers. Their calls end as denied.
         """
         ...
 

@@ -29,7 +29,7 @@ def auth_facts(
     Args:
         program: the command line that ``login`` and ``logout`` continue.
         variables: the names of the variables that the program receives.
-        keys: the names of variables of which one is enough to be logged in.
+        keys: the names of the key variables; any one of them is a log-in.
         file: the file in which the program keeps its log-in.
         account: the name of the account, if the program keeps it outside of that file.
     """

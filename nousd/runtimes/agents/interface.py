@@ -156,7 +156,7 @@ class AgentListener(Protocol):
         ...
 
     def has_pending_steer(self) -> bool:
-        """Return whether a steer of the user waits for its delivery: then no call may begin."""
+        """Return whether a steer is pending: then no call may begin."""
         ...
 
     async def take_steer(self) -> UserText | None:

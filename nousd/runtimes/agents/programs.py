@@ -69,7 +69,7 @@ class Programs:
                 yield process, variables
 
     def keeps_sessions(self, namespace: str) -> bool:
-        """Return whether later lives find the files of a life."""
+        """Return whether the files of a life are kept for later lives."""
         return self._spaces.level(namespace) != "ephemeral"
 
     def facts(self, start: Start) -> dict[str, object]:

@@ -35,8 +35,8 @@ _ESCAPED: Final = re.compile(r"[^a-z0-9.@+-]")
 _TEMPORARY: Final = "tmp"
 
 _REMOVALS_MAX: Final = 20
-"""Maximum number of attempts to remove a HOME left by a killed daemon, whose programs may write on for a
-moment.
+"""Maximum number of attempts to remove a HOME left by a killed daemon, whose programs may keep writing
+for a moment.
 """
 
 

@@ -12,7 +12,7 @@ IDLE_SECONDS: Final = 900.0
 """Time after which an unused program is ended."""
 
 PLACE_SECONDS: Final = 60.0
-"""Maximum wait of a turn for a place while busy programs take all of them."""
+"""Maximum wait of a turn for a place while busy programs hold all places."""
 
 BEGIN_SECONDS: Final = 60.0
 """Maximum time until a program is ready for a turn."""
@@ -30,7 +30,7 @@ HOOK_SECONDS: Final = 3600
 """Time limit that a program receives for nousd's answer about a call; then it denies the call."""
 
 REPORT_SECONDS: Final = 2.0
-"""Maximum wait of a call for the program's own report of it."""
+"""Maximum wait of a call of an offered tool for the program's own report of the call."""
 
 TOKEN_SECONDS: Final = 10.0
 """Maximum time for a connection to the tool socket to send its token."""

@@ -75,10 +75,9 @@ class Acp:
         return digest(start.instructions.encode())
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:
-        """See ``Agent.list_hidden_paths``: it is not known which program it is, so the files of all
-        known programs are hidden. Instruction files are hidden too, because the daemon sends
-        instructions, unless the program has tools of its own: then the user may want it to change
-        these files.
+        """See ``Agent.list_hidden_paths``: the kind of program is not known, so the files of all known
+        programs are hidden. Instruction files are hidden too, because the daemon sends instructions.
+        They stay visible to a program with tools of its own, which the user may ask to change them.
         """
         texts = INSTRUCTIONS if start.own_tools == "off" else ()
         return HiddenFiles(

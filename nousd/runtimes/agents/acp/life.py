@@ -69,7 +69,7 @@ class AcpLife(AgentLife):
         self._nursery = nursery
         self._rpc = JsonRpc(self._write, self, nursery)
         self._mcp = McpTools(start.tools, self._run_tool)
-        # The protocol does not describe the effects of a call, so each call counts as having all.
+        # The protocol does not describe a call's effects, so each call counts as having all of them.
         self.facts_of = None if start.own_tools == "off" else lambda _: Facts()
         self._takes_images = False
         self._preamble: list[str] = []

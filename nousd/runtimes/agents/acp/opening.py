@@ -1,6 +1,4 @@
-"""Begins a life of a program that speaks the Agent Client Protocol: handshake, session, mode and
-model.
-"""
+"""Begins a life over the Agent Client Protocol: handshake, session, mode and model."""
 
 from __future__ import annotations
 

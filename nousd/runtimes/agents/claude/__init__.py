@@ -1,1 +1,1 @@
-"""The runtime ``claude``: Claude Code, driven over its JSON streams in both directions."""
+"""The runtime ``claude``: Claude Code, driven by JSON streams in both directions."""

@@ -183,7 +183,7 @@ class HookInput(msgspec.Struct):
 
 
 class McpMessage(msgspec.Struct):
-    """A message of the program's MCP client to our server."""
+    """A message of the program's MCP client to nousd's server."""
 
     method: str = ""
     id: int | str | None = None

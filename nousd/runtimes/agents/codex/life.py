@@ -317,7 +317,7 @@ class CodexLife(AgentLife):
 
     async def _pass_on_steer(self) -> None:
         """Send the pending steer to the program before the result of a call, so that the model reads
-        both together. While the model writes, wait for a later call: its text would be lost.
+        both together. While the model writes, leave the steer for a later call: the text would be lost.
         """
         async with self._steering:
             listener = self.listener

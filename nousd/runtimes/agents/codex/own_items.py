@@ -33,7 +33,7 @@ def call_of(item: Item) -> AgentCall | None:
 
 
 def result_of(item: Item) -> ToolResult:
-    """Return the result of a call. A search or a viewed picture has only a status."""
+    """Return the result of a call. A search or a viewed picture reports only that it has ended."""
     text = item.aggregated_output or ""
     if item.exit_code:
         text = f"{text}\n[exit code {item.exit_code}]".strip()

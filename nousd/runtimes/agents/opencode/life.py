@@ -197,7 +197,7 @@ class OpencodeLife(AgentLife):
             "type": "local",
             "command": [server["command"], *server["args"]],
             "environment": {each["name"]: each["value"] for each in server["env"]},
-            # In milliseconds.
+            # The program takes milliseconds.
             "timeout": OUR_CALL_SECONDS * 1000,
         }
         body = {"name": SERVER, "config": config}

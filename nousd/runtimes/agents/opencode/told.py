@@ -20,8 +20,8 @@ requests would belong to another session.
 """
 
 _LOOP: Final = "doom_loop"
-"""The permission to make the same call a third time. It is granted, because the gate judges each
-call.
+"""The permission to make the same call a third time. It is allowed, because the gate judges each call of
+an offered tool anyway.
 """
 
 

@@ -1,1 +1,1 @@
-"""The tools of agent programs: offering them nousd's, and judging and observing their own."""
+"""Tools of agent programs: serves the offered tools, and judges and observes the programs' own."""

@@ -23,7 +23,7 @@ from nousd.wire.codec.decoding import convert
 from nousd.wire.codec.envelope import encode_json
 
 _CALLS_MAX: Final = 1000
-"""Maximum number of remembered calls of one turn; each report of a further call is taken by itself."""
+"""Maximum number of remembered calls of one turn; reports of further calls are not combined."""
 
 _RESULT_CHARS_MAX: Final = 65_536
 """Maximum number of characters kept of the result of a program's own tool."""
@@ -125,7 +125,7 @@ class ReportedCalls:
         ``sent`` if there is none.
 
         The report, and model output that precedes it, may arrive shortly after the call. Wait for the
-        report, unless the wait for the last one was in vain.
+        report, unless the last wait for one timed out.
 
         Args:
             sent: the id that came with the call; empty if none did.
@@ -216,7 +216,7 @@ def to_agent_call(told: ToolCall, label: str = "") -> AgentCall:
     """Return a call of the program's own tool as far as it is reported; ``label`` replaces a missing
     name.
     """
-    # Most names of offered tools have dots: with one, the name would look like theirs in the log.
+    # Built-in offered tools have dots in their names: with one, this name would look like theirs.
     name = (told.name or "").replace(".", "_")
     known = told.raw_input if isinstance(told.raw_input, dict) else {}
     return AgentCall(
