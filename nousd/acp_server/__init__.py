@@ -1,1 +1,1 @@
-"""Our sessions, for editors that speak the Agent Client Protocol; see ``host``."""
+"""Serves the sessions to editors that speak the Agent Client Protocol; see ``host``."""

@@ -1,5 +1,5 @@
-"""The agent that an editor talks to: the requests of version 1 of the protocol, each answered with the
-sessions that the editor has open.
+"""The agent that an editor talks to: answers the requests of version 1 of the protocol with the open
+sessions of the editor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PAGE_ROWS: Final = 50
 _NAME_CHARS_MAX: Final = 256
 
 _CODES: Final = {"session_not_found": _NOT_FOUND, "invalid_payload": INVALID_PARAMS}
-"""The code of a refusal -> that of its error; ``FAILED`` for all others."""
+"""Code of a refusal -> code of the JSON-RPC error; ``FAILED`` for all others."""
 
 _NO_FOLDERS: Final = "additionalDirectories is not supported: a session has one folder"
 
@@ -51,8 +51,8 @@ class Agent:
     """Answers an editor; implements ``Peer``.
 
     Args:
-        nursery: for the sessions that are open.
-        ensure: starts the daemon where none runs.
+        nursery: runs the tasks of open sessions.
+        ensure: starts the daemon if none runs.
     """
 
     def __init__(
@@ -98,12 +98,12 @@ class Agent:
         try:
             return await handler(params)
         except DaemonUnreachable:
-            # It has ended since, and would be started by any other client too.
+            # The daemon has ended since; any other client would start it too.
             await self._sessions.require_daemon()
             return await handler(params)
 
     async def take_notification(self, method: str, params: Raw) -> None:
-        """Take a notification of the editor; one that is unknown or cannot be read is ignored."""
+        """Handle a notification of the editor; ignore it if it is unknown or cannot be decoded."""
         with suppress(msgspec.DecodeError, UnicodeError):
             if method == "session/cancel":
                 wanted = _decode(params, requests.OfSession)
@@ -113,7 +113,7 @@ class Agent:
                 self.rpc.withdraw(params)
 
     async def take_unknown(self, line: bytes) -> None:
-        """Take a line that is no message; it is answered, unless it is an answer to nothing."""
+        """Answer a line that is not a message with an error; ignore a response to an unknown request."""
         try:
             said = decode_json(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -125,16 +125,16 @@ class Agent:
     async def refuse_line(
         self, reason: str, code: int = PARSE_ERROR, *, id: int | str | None = None
     ) -> None:
-        """Answer a line, under its id if it has one."""
+        """Answer a line with an error, under its id if it has one."""
         error = {"code": code, "message": reason}
         await self._write(encode_json({"jsonrpc": "2.0", "id": id, "error": error}))
 
     def end(self, failure: AgentFailed) -> None:
-        """Nothing fails that way here: the connection ends with the editor's output."""
+        """Raise ``failure``. This does not happen: the connection ends with the editor's output."""
         raise failure
 
     def close(self) -> None:
-        """Leave all sessions; what runs in them goes on."""
+        """Leave all sessions; their runs continue."""
         self._sessions.leave()
 
     async def _initialize(self, params: Raw) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Agent:
         )
 
     async def _begin_session(self, session: OpenSession, **keys: str) -> FollowedResult:
-        """Return the answer to a request that opens a session, which begins behind it."""
+        """Return the answer to a request that opens a session; the session's updates follow it."""
         options = await session.options()
         result = {**keys, "modes": session.modes, "configOptions": options}
         return FollowedResult(result, session.begin)
@@ -217,7 +217,7 @@ class Agent:
 
     async def _prompt(self, params: Raw) -> dict[str, Any]:
         wanted = _decode(params, requests.Prompt)
-        # Without a wait, where the session is open: prompts and cancellations keep their order.
+        # Do not wait if the session is open: prompts and cancellations keep their order.
         session = self._sessions.get(wanted.session_id)
         if session is None:
             session = await self._sessions.get_or_open(wanted.session_id)
@@ -230,8 +230,8 @@ def _decode(params: Raw, struct: type[P]) -> P:
 
 
 def _id_in(line: bytes) -> int | str | None:
-    """Return the id of a request that only a lenient reader can read: half a character in a text, as a
-    browser's JSON may have it, must not keep the editor waiting.
+    """Return the id of a request that only a lenient parser accepts. JSON of a browser may contain a lone
+    surrogate, which must not leave the editor without an answer.
     """
     with suppress(ValueError, RecursionError):
         said = json.loads(line)
@@ -241,7 +241,7 @@ def _id_in(line: bytes) -> int | str | None:
 
 
 def _servers_of(wanted: requests.NewSession) -> tuple[EditorServer, ...]:
-    """Return the MCP servers of a request that opens a session. Raises RpcError."""
+    """Return the MCP servers in a request that opens a session. Raises RpcError."""
     if wanted.additional_directories:
         raise RpcError(INVALID_PARAMS, _NO_FOLDERS)
     return parse_servers(wanted.mcp_servers)

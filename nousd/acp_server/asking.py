@@ -1,6 +1,6 @@
-"""What is asked of the user: permissions and questions, as requests to the editor and their answers.
+"""Asks the user for permissions and answers to questions, with requests to the editor.
 
-Another client may answer first: then the request is withdrawn.
+If another client answers first, the request is withdrawn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENDS: Final[Mapping[str, str]] = {
     "question_answered": "question_id",
     "question_rejected": "question_id",
 }
-"""The events that end what was asked -> the key of its id."""
+"""Event that settles a permission or question -> the key of its id."""
 
 _OVER: Final = frozenset(
     {
@@ -39,10 +39,10 @@ _OVER: Final = frozenset(
         "question_not_found",
     }
 )
-"""Refusals that mean: nobody waits for the answer any more."""
+"""Refusals which mean that the answer is no longer needed."""
 
 _OF_DEFINITION: Final = re.compile(r"\(#[0-9a-f]+\)$")
-"""The part of a rule that names how an MCP server described its tool, which says nothing to people."""
+"""The part of a rule with the hash of an MCP tool's description, which is meaningless to people."""
 
 _DISMISSED: Final = "the user dismissed it"
 _SKIP: Final = "skip"
@@ -50,7 +50,7 @@ _OWN_WORDS: Final = "_own_words"
 
 
 class Asking:
-    """Asks the user of an editor about one session.
+    """Asks the user of an editor on behalf of one session.
 
     Args:
         send: sends a command to the daemon.
@@ -73,10 +73,10 @@ class Asking:
         self._has_forms = has_forms
 
     async def permission(self, request: Payload) -> None:
-        """Ask whether a call may run, and hand in the answer.
+        """Ask whether a call may run, and submit the answer.
 
         Raises:
-            ClientError: the daemon cannot be told.
+            ClientError: the answer cannot be delivered to the daemon.
         """
         call = describe_call(request["tool_name"], request["args"], self._folder)
         shown = {"toolCallId": request["tool_call_id"], "status": "pending", **call}
@@ -94,10 +94,10 @@ class Asking:
         await self._hand_in("confirm_tool", decided)
 
     async def question(self, asked: Payload) -> None:
-        """Ask a tool's questions, and hand in the answers.
+        """Ask a tool's questions, and submit the answers.
 
         Raises:
-            ClientError: the daemon cannot be told.
+            ClientError: the answers cannot be delivered to the daemon.
         """
         try:
             if self._has_forms:
@@ -110,7 +110,7 @@ class Asking:
         if not isinstance(answers, str):
             try:
                 await self._hand_in("answer_question", {**named, "answers": answers})
-            except Refused as refused:  # such as for a field that was left empty
+            except Refused as refused:  # such as for an empty field
                 answers = refused.message
         if isinstance(answers, str):
             await self._hand_in("reject_question", {**named, "reason": answers})
@@ -125,7 +125,7 @@ class Asking:
     async def _request_choice(self, call: Payload, options: list[dict[str, str]]) -> str | None:
         """Return the id of the option that the user chose; None if the request was dismissed."""
         asked = {"sessionId": self._session_id, "toolCall": call, "options": options}
-        # The daemon ends it after ``approval_timeout_seconds``, and then it is withdrawn.
+        # The daemon ends the approval after ``approval_timeout_seconds``; that withdraws the request.
         raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
         outcome = decode_json(raw, type=PermissionAnswer).outcome
         offered = {option["optionId"] for option in options}
@@ -147,7 +147,7 @@ class Asking:
         return [_answer(n, question, answer.content or {}) for n, question in enumerate(questions)]
 
     async def _one_by_one(self, asked: Payload) -> list[dict[str, Any]] | str:
-        """Offer the options of each question as if it were a permission."""
+        """Ask each question as a permission request with the question's options."""
         questions = asked["questions"]
         if not all(question.get("options") for question in questions):
             return (
@@ -173,7 +173,7 @@ class Asking:
 
 
 def permission_options(request: Payload) -> list[dict[str, str]]:
-    """Return what the user can answer; the ids are the decisions of ``confirm_tool``."""
+    """Return the options of the user; their ids are the decisions of ``confirm_tool``."""
     rule = request.get("rule") if "outside" not in request else None
     options = [("once", "Allow once", "allow_once")]
     shown = _OF_DEFINITION.sub("", rule or "")
@@ -192,7 +192,7 @@ def permission_options(request: Payload) -> list[dict[str, str]]:
 
 
 def form_of(questions: list[Payload]) -> dict[str, Any]:
-    """Return the schema of a form; a question with options has a field for other words as well."""
+    """Return the schema of a form; a question with options also has a field for a free answer."""
     fields: dict[str, Any] = {}
     for n, question in enumerate(questions):
         options = [_option(option) for option in question.get("options", ())]

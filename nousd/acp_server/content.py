@@ -1,4 +1,4 @@
-"""The blocks of a prompt as a text and its attachments."""
+"""Converts the blocks of a prompt to a text with attachments."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from nousd.client.files import IN_LINE_BYTES_MAX, PIECE_BYTES, PUT_SECONDS
 from nousd.net.jsonrpc import INVALID_PARAMS, RpcError
 
 _FILES_ONLY: Final = "(see the attached files)"
-"""The text of a prompt that has none: the daemon takes no blank one."""
+"""The text of a prompt that has only files: the daemon refuses a blank text."""
 
 _TEXT: Final = "text/plain"
 
 
 class File(NamedTuple):
-    """A file that goes with a text."""
+    """A file attached to a text."""
 
     name: str
     media_type: str
@@ -28,20 +28,20 @@ class File(NamedTuple):
 
 
 class PromptContent(NamedTuple):
-    """What a model is told."""
+    """The text of a prompt and its attachments."""
 
     text: str
     files: tuple[File, ...]
 
 
 def content_of(blocks: Iterable[Block], folder: str) -> PromptContent:
-    """Return what the blocks say. Where a resource stands between texts its name does.
+    """Return the text and files of the blocks. The text contains the name of each resource in its place.
 
     Args:
         folder: the session's workspace.
 
     Raises:
-        RpcError: there is nothing in them, or a resource holds nothing that can be attached.
+        RpcError: the blocks are empty, or a resource has no content that can be attached.
     """
     words: list[str] = []
     files: list[File] = []
@@ -69,10 +69,10 @@ def _mention(uri: str, name: str, folder: str) -> str:
 
 
 def format_uri(uri: str, folder: str) -> str:
-    """Return a URI as tools name it: a file by its path, relative if it is in the folder."""
+    """Return a URI as tools write it: the path of a file, relative if it is in the folder."""
     try:
         parts = urlsplit(uri)
-    except ValueError:  # such as of half an IPv6 address
+    except ValueError:  # such as for an incomplete IPv6 address
         return uri
     if parts.scheme != "file":
         return uri
@@ -84,7 +84,7 @@ def _file(contents: Contents, folder: str) -> File:
     name = format_uri(contents.uri, folder)
     if contents.text is not None:
         given = contents.mime_type or _TEXT
-        # Most types of source code are no ``text/*`` by name, such as application/json.
+        # Most media types of source code, such as application/json, do not begin with ``text/``.
         media_type = given if given.startswith("text/") else _TEXT
         return File(name, media_type, contents.text.encode("utf-8", "replace"))
     if contents.blob is not None and contents.mime_type is not None:
@@ -93,10 +93,10 @@ def _file(contents: Contents, folder: str) -> File:
 
 
 async def attachments_of(daemon: Client, files: Iterable[File]) -> list[dict[str, Any]]:
-    """Return the files as the ``attachments`` of a command; store those that are too large for its line.
+    """Return the files as the ``attachments`` of a command; upload files too large for its line.
 
     Raises:
-        ClientError: the daemon refused one.
+        ClientError: the daemon refused a file.
     """
     left = IN_LINE_BYTES_MAX
     attachments = []

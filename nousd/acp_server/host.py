@@ -1,8 +1,8 @@
-"""``nousd acp``: our sessions for any editor that speaks the Agent Client Protocol, version 1, over
-standard input and output.
+"""``nousd acp``: serves the sessions to any editor that speaks the Agent Client Protocol, version 1,
+over standard input and output.
 
-It is an ordinary client of the daemon. What the editor begins goes on in the daemon when the editor is
-closed, and what other clients do in the same sessions is shown in the editor.
+It is an ordinary client of the daemon. Runs that the editor starts continue in the daemon when the
+editor is closed, and the editor shows what other clients do in the same sessions.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nousd.client.client import Client
 from nousd.wire.codec.framing import LineSplitter, LineTooLong
 
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""The longest line of an editor: a prompt with images in it."""
+"""Maximum length of an editor's line: a prompt may contain images."""
 
 _READ_BYTES: Final = 256 * 1024
 _LINES_MAX: Final = 64
-"""Lines that wait for an editor that does not read; then the sessions wait too."""
+"""Maximum lines queued for an editor that does not read; then the sessions wait too."""
 
 _LAST_LINES_SECONDS: Final = 5.0
 
@@ -37,9 +37,9 @@ def serve(socket_path: Path, *, start: Callable[[], object]) -> None:
     Args:
         start: starts the daemon and returns when it answers; called in a thread.
     """
-    # Nothing here needs an orderly end: what runs is the daemon's.
+    # No orderly shutdown is needed: runs belong to the daemon.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # What is printed by mistake must not be taken for a message.
+    # Stray prints must not be mistaken for messages.
     output, sys.stdout = os.dup(sys.stdout.fileno()), sys.stderr
     trio.run(_serve, socket_path, start, sys.stdin.fileno(), output)
 
@@ -64,12 +64,12 @@ async def talk(
     write: Callable[[bytes], Awaitable[None]],
     ensure: Callable[[], Awaitable[None]],
 ) -> None:
-    """Serve until there is nothing more to read.
+    """Serve until the editor's output ends.
 
     Args:
-        read: returns the next bytes of the editor; none at the end.
-        write: writes all of one or several lines.
-        ensure: starts the daemon, where none runs.
+        read: returns the next bytes of the editor, or none at the end.
+        write: writes one or several lines completely.
+        ensure: starts the daemon if none runs.
     """
     lines, waiting = trio.open_memory_channel[bytes](_LINES_MAX)
     async with (
@@ -115,7 +115,7 @@ async def _write_lines(
         try:
             await write(b"".join(each + b"\n" for each in ready))
         except OSError:
-            all_tasks.cancel()  # nobody reads any more
+            all_tasks.cancel()  # the editor has stopped reading
             return
 
 

@@ -1,6 +1,6 @@
-"""The sessions that an editor has open, whichever version of the protocol it speaks.
+"""The open sessions of an editor, independent of the version of the protocol.
 
-An ``Agent`` answers the requests of one version with them.
+An ``Agent`` uses them to answer the requests of one version.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nousd.errors import ConnectionLost, DaemonUnreachable
 from nousd.net.jsonrpc import INVALID_PARAMS, JsonRpc, RpcError
 
 SESSIONS_MAX: Final = 64
-"""Most sessions that one editor has open; each has a connection to the daemon."""
+"""Maximum open sessions of one editor; each has a connection to the daemon."""
 
 SOURCE: Final = "acp"
-"""The source of sessions that an editor begins, and the name of one that has none."""
+"""The source of sessions that an editor creates, and the name of an editor that gives none."""
 
 _DELETE_SECONDS: Final = 30.0
 _GLANCE_SECONDS: Final = 0.05
@@ -34,8 +34,8 @@ class OpenSessions:
 
     Args:
         rpc: the connection to the editor.
-        nursery: for what follows their events.
-        ensure: starts the daemon where none runs.
+        nursery: runs the tasks that follow the sessions' events.
+        ensure: starts the daemon if none runs.
     """
 
     def __init__(
@@ -55,11 +55,11 @@ class OpenSessions:
         self._open: dict[str, OpenSession] = {}
 
     async def ask(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Ask the daemon. Raises ClientError."""
+        """Send a command to the daemon and return the payload of its response. Raises ClientError."""
         return (await self._daemon.request(command, payload)).payload
 
     async def require_daemon(self) -> None:
-        """Start the daemon, unless it runs by now. Raises ClientError."""
+        """Start the daemon unless it is running. Raises ClientError."""
         async with self._starting:
             try:
                 await self._daemon.request("ping", {})
@@ -67,7 +67,7 @@ class OpenSessions:
                 await self._ensure()
 
     async def new(self, folder: str, servers: tuple[EditorServer, ...]) -> OpenSession:
-        """Make a session that works in a folder, and open it. Raises RpcError, ClientError."""
+        """Create a session whose workspace is ``folder``, and open it. Raises RpcError, ClientError."""
         made = await self.ask(
             "new_session", {"workspace": folder, "activate": False, "source": SOURCE}
         )
@@ -76,14 +76,14 @@ class OpenSessions:
     async def reopen(
         self, session_id: str, servers: tuple[EditorServer, ...], *, folder: str | None
     ) -> OpenSession:
-        """Open a session, also one that is open.
+        """Open a session, or reopen it if it is already open.
 
         Args:
-            folder: where the editor takes it to work.
+            folder: the workspace that the editor expects.
 
         Raises:
-            RpcError: it works elsewhere, or too many are open.
-            ClientError: the daemon has no such session, or is gone.
+            RpcError: the session has another workspace, or too many are open.
+            ClientError: the daemon has no such session, or cannot be reached.
         """
         open_one = self._open.pop(session_id, None)
         if open_one is not None:
@@ -92,12 +92,12 @@ class OpenSessions:
         return await self._open_session(session_id, servers, folder=folder)
 
     def get(self, session_id: str) -> OpenSession | None:
-        """Return a session if it is open; nothing is waited for, so requests keep their order."""
+        """Return a session if it is open. Does not wait, so requests keep their order."""
         session = self._open.get(session_id)
         return None if session is None or session.is_over else session
 
     async def get_or_open(self, session_id: str) -> OpenSession:
-        """Return a session; open it if it is not, such as after the daemon was away for long.
+        """Return a session; open it if it is not open, such as after a long outage of the daemon.
 
         Raises:
             RpcError, ClientError: see ``reopen``.
@@ -109,7 +109,7 @@ class OpenSessions:
         return session
 
     async def close(self, session_id: str) -> None:
-        """Stop what runs in a session, and leave it."""
+        """Abort the run of a session, and leave the session."""
         session = self._open.pop(session_id, None)
         if session is not None:
             await session.cancel()
@@ -117,11 +117,11 @@ class OpenSessions:
             session.close()
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session for good. Raises RpcError, ClientError."""
+        """Delete a session permanently. Raises RpcError, ClientError."""
         deletion = {"session_id": session_id, "abort": True}
         with trio.move_on_after(_DELETE_SECONDS):
             while not (await self.ask("delete_session", deletion))["deleted"]:  # noqa: ASYNC110
-                # Its run is being stopped, which has no event here.
+                # Its run is being aborted; no event reports the end here.
                 await trio.sleep(_GLANCE_SECONDS)
             if session := self._open.pop(session_id, None):
                 session.close()
@@ -129,7 +129,7 @@ class OpenSessions:
         raise RpcError(FAILED, "the session is not deleted: its run does not end")
 
     def leave(self) -> None:
-        """Leave all of them; what runs in them goes on."""
+        """Leave all sessions; their runs continue."""
         for session in self._open.values():
             session.close()
 
@@ -158,8 +158,8 @@ class OpenSessions:
 
 
 def resolve_folder(folder: str) -> str:
-    """Return a folder as the daemon names it: with links resolved. Raises RpcError."""
+    """Return a folder's path as the daemon writes it, with links resolved. Raises RpcError."""
     try:
         return os.path.realpath(folder)
-    except ValueError as error:  # a NUL
+    except ValueError as error:  # a NUL in the path
         raise RpcError(INVALID_PARAMS, f"cwd: {error}") from None

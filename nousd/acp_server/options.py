@@ -1,4 +1,4 @@
-"""The options of a session that an editor lets its user choose: mode, model, and how much it reasons."""
+"""The options of a session that the user of an editor can set: mode, model and thinking level."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _THINKING: Final = {
 
 
 def options_of(state: Payload, models: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the options and what each is set to.
+    """Return the options with their current values.
 
     Args:
         state: the response to ``get_state``.
-        models: the ids of the models that there are. An agent program of another kind than ours chooses
-            by itself.
+        models: the ids of the available models. Sessions of other runtimes than the native one have
+            no model option.
     """
     mode = modes(state["permission_mode"])["availableModes"]
     available = [{"value": each.pop("id"), **each} for each in mode]
@@ -55,7 +55,7 @@ def command_for(option: str, value: object) -> Command:
     """Return the command that sets an option.
 
     Raises:
-        RpcError: there is no such option, or it has no such value.
+        RpcError: the option does not exist, or does not accept the value.
     """
     match option, value:
         case "mode", str():

@@ -1,6 +1,6 @@
-"""The prompts of an editor that wait for the end of their turns, and which events end them.
+"""The prompts of an editor that wait for the end of their turns, and the events that end them.
 
-Each prompt is an input of the session's queue, known by its ``client_message_id``. Pure.
+Each prompt is an input of the session's queue, identified by its ``client_message_id``. No I/O.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Payload = Mapping[str, Any]
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
 _ENDS: Final[Mapping[str, StopReason]] = {"length": "max_tokens"}
-"""Why a message ended -> why its turn did."""
+"""Stop reason of a message -> stop reason of its turn."""
 
 _CODES: Final[Mapping[str, StopReason]] = {"tool_loop_limit_exceeded": "max_turn_requests"}
-"""The code of a run's error -> why its turn ended."""
+"""Code of a run's error -> stop reason of its turn."""
 
 _CATEGORIES: Final[Mapping[str, StopReason]] = {"content_filter": "refusal"}
 
@@ -35,10 +35,10 @@ class Turn(NamedTuple):
 
 
 class Prompt:
-    """A prompt from when it is sent to the end of its turn.
+    """A prompt, from its submission to the end of its turn.
 
-    ``run_id`` is the run that accepted it, ``turn`` the one that took it from the queue, and
-    ``outcome_if_cleared`` is what it means that the input is removed from the queue.
+    ``run_id`` is the run that accepted it, ``turn`` the turn that took it from the queue, and
+    ``outcome_if_cleared`` the outcome if its input is removed from the queue.
     """
 
     def __init__(self, key: str) -> None:
@@ -51,7 +51,7 @@ class Prompt:
         self.outcome_if_cleared: StopReason | RpcError = "cancelled"
 
     def settle(self, outcome: StopReason | RpcError) -> None:
-        """End the wait; only the first call counts."""
+        """End the prompt with an outcome; only the first call counts."""
         if not self.is_over.is_set():
             self.outcome = outcome
             self.is_over.set()
@@ -60,7 +60,7 @@ class Prompt:
         """Wait for the end of the turn and return why it ended.
 
         Raises:
-            RpcError: it failed.
+            RpcError: the turn failed.
         """
         await self.is_over.wait()
         if isinstance(self.outcome, RpcError):
@@ -69,14 +69,14 @@ class Prompt:
 
 
 def make_ended_prompt() -> Prompt:
-    """Return a prompt that has no turn and is over."""
+    """Return a prompt without a turn that has already ended."""
     prompt = Prompt("")
     prompt.settle("end_turn")
     return prompt
 
 
 class Prompts:
-    """The prompts of one session that are not over."""
+    """The prompts of one session that have not been answered."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Prompt] = {}
@@ -85,25 +85,25 @@ class Prompts:
         self._failure: Payload = {}
 
     def begin(self, key: str) -> Prompt:
-        """Add a prompt that is about to be sent."""
+        """Create and add a prompt that is about to be sent."""
         prompt = self._waiting[key] = Prompt(key)
         return prompt
 
     def forget(self, prompt: Prompt) -> None:
-        """Remove a prompt that is over, or is not waited for any more."""
+        """Remove a prompt that has ended or that nobody waits for."""
         self._waiting.pop(prompt.key, None)
         self._forgotten.unpark_all()
 
     async def let_answer(self) -> None:
-        """Wait until those whose turn is over are about to be answered; the updates of the next turn
-        come behind that.
+        """Wait until the prompts of ended turns are about to be answered, so that the answers precede
+        the updates of the next turn.
         """
         while any(prompt.turn and prompt.is_over.is_set() for prompt in self._waiting.values()):
             await self._forgotten.park()
 
     @property
     def undelivered(self) -> list[Prompt]:
-        """Those that wait in the queue."""
+        """The prompts that wait in the queue."""
         return [
             prompt
             for prompt in self._waiting.values()
@@ -112,21 +112,21 @@ class Prompts:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether the end of a turn is waited for."""
+        """Whether any prompt waits for the end of its turn."""
         return any(not prompt.is_over.is_set() for prompt in self._waiting.values())
 
     def are_own(self, input_ids: Iterable[str]) -> bool:
-        """Return whether all of these inputs are prompts of this editor."""
+        """Return whether all inputs are prompts of this editor."""
         own = {prompt.input_id for prompt in self._waiting.values()}
         return own.issuperset(input_ids)
 
     def settle(self, outcome: StopReason | RpcError) -> None:
-        """End all of them."""
+        """End all prompts with an outcome."""
         for prompt in self._waiting.values():
             prompt.settle(outcome)
 
     def note(self, type_: str, payload: Payload) -> None:
-        """Take an event of the session."""
+        """Update the prompts with an event of the session."""
         match type_:
             case "queue_update":
                 self._note_queue(payload)

@@ -1,4 +1,4 @@
-"""What an editor sends: the parameters of its requests and notifications, as far as they are used."""
+"""The parameters of an editor's requests and notifications, as far as they are used."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Implementation(Params, frozen=True, kw_only=True):
 
 
 class ElicitationAbility(Params, frozen=True, kw_only=True):
-    """The ways in which an editor asks its user; one that is null it does not have."""
+    """The ways in which an editor can ask its user; null means unsupported."""
 
     form: dict[str, Any] | None = None
 
 
 class SessionAbility(Params, frozen=True, kw_only=True):
-    """The kinds of updates that only some editors show."""
+    """The updates that only some editors show; null means unsupported."""
 
     notices: dict[str, Any] | None = None
 
@@ -61,7 +61,7 @@ class Initialize(Params, frozen=True, kw_only=True):
 
 
 class NamedValue(Params, frozen=True, kw_only=True):
-    """A variable, or a header."""
+    """An environment variable or an HTTP header."""
 
     name: str
     value: str
@@ -80,7 +80,7 @@ class McpServer(Params, frozen=True, kw_only=True):
 
 
 class NewSession(Params, frozen=True, kw_only=True):
-    """Create a session of a folder."""
+    """Create a session for a folder."""
 
     cwd: str
     mcp_servers: tuple[McpServer, ...] = ()
@@ -88,13 +88,13 @@ class NewSession(Params, frozen=True, kw_only=True):
 
 
 class OldSession(NewSession, frozen=True, kw_only=True):
-    """Go on with a session."""
+    """Open an existing session."""
 
     session_id: str
 
 
 class OfSession(Params, frozen=True, kw_only=True):
-    """Something about a session."""
+    """Base of the parameters about one session."""
 
     session_id: str
 
@@ -137,14 +137,14 @@ class Image(Params, frozen=True, kw_only=True, tag_field="type", tag="image"):
 
 
 class ResourceLink(Params, frozen=True, kw_only=True, tag_field="type", tag="resource_link"):
-    """A file, or something else that has a URI, by its name alone."""
+    """A file or another resource with a URI, without its content."""
 
     uri: str
     name: str
 
 
 class Contents(Params, frozen=True, kw_only=True):
-    """The content of a resource, a text or bytes in base64."""
+    """The content of a resource: text, or bytes in base64."""
 
     uri: str
     mime_type: str | None = None
@@ -153,7 +153,7 @@ class Contents(Params, frozen=True, kw_only=True):
 
 
 class Resource(Params, frozen=True, kw_only=True, tag_field="type", tag="resource"):
-    """A resource with what it holds."""
+    """A resource with its content."""
 
     resource: Contents
 
@@ -162,7 +162,7 @@ Block = Text | Image | ResourceLink | Resource
 
 
 class Prompt(OfSession, frozen=True, kw_only=True):
-    """A text of the user with its parts."""
+    """A prompt of the user, in blocks."""
 
     prompt: tuple[Block, ...]
 

@@ -1,7 +1,7 @@
-"""The MCP servers that an editor hands in with a session. Each is a program, or a server somewhere else,
-so the user is asked before it is added; the daemon remembers the answer for the session.
+"""The MCP servers that an editor passes with a session. Each is a local program or a remote server, so
+the user is asked before it is added; the daemon remembers the answer for the session.
 
-They are in the daemon's memory only. Whoever prompts adds what is missing there by now.
+The daemon keeps these servers in memory only. Each prompt adds the servers that are missing.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX
 Payload = Mapping[str, Any]
 
 _TTL_SECONDS: Final = 300
-"""How long a server outlives the editor, which adds it again and again: another one, or a terminal, may
-go on with the session.
+"""How long a server outlives the editor, which renews it regularly: another editor or a terminal may
+continue the session.
 """
 
 _RENEWAL_SECONDS: Final = _TTL_SECONDS / 3
 
 _READY_SECONDS: Final = 10.0
-"""How long a prompt waits for servers to connect; what comes later is there for the next model call."""
+"""How long a prompt waits for servers to connect. The tools of later ones join the next model call."""
 
 _NAME_CHARS_MAX: Final = 32
 _UNUSABLE: Final = re.compile(r"[^a-z0-9]+")
@@ -48,7 +48,7 @@ _OPTIONS: Final = (
 
 
 class EditorServer(NamedTuple):
-    """A server of the editor: its name there, and how ``add_mcp`` takes it."""
+    """A server of the editor: its name there, and the payload of ``add_mcp``."""
 
     title: str
     add: dict[str, Any]
@@ -60,10 +60,10 @@ class EditorServer(NamedTuple):
 
 
 def parse_servers(servers: Iterable[McpServer]) -> tuple[EditorServer, ...]:
-    """Return the servers under names that the daemon takes.
+    """Return the servers under names that the daemon accepts.
 
     Raises:
-        RpcError: there are too many, or one is of a kind that is not supported.
+        RpcError: there are too many servers, or the type of one is not supported.
     """
     found: dict[str, EditorServer] = {}
     for server in servers:
@@ -95,11 +95,11 @@ def _free_name(title: str, taken: Iterable[str]) -> str:
 
 
 class SessionServers:
-    """The servers that an editor handed in with one session.
+    """The MCP servers that an editor passed with one session.
 
     Args:
         send: sends a command about the session to the daemon.
-        tell: says a sentence in the session.
+        tell: shows a sentence to the user of the session.
     """
 
     def __init__(
@@ -121,30 +121,30 @@ class SessionServers:
         self._waiting = trio.CancelScope()
         self._waits_skipped = 0
         self._awaited: set[str] = set()
-        """Those whose connection a prompt waits for: once, since a server may never answer."""
+        """Servers for whose connection a prompt waits, once: a server may never answer."""
         self._untold: set[str] = set()
-        """Those of which no failure was said yet."""
+        """Servers whose failure has not been reported."""
         if not self._wanted:
             self._is_decided.set()
 
     async def begin(self) -> None:
-        """Add the servers; ask about each that the session does not know. One that is left out, or
-        cannot be added, is not handed in any more.
+        """Add the servers; ask the user about each that the session does not know. Forget a server that
+        the user leaves out or that cannot be added.
         """
         try:
             for server in tuple(self._wanted.values()):
-                with suppress(ClientError):  # the daemon is gone; a prompt tries again
+                with suppress(ClientError):  # the daemon is gone; the next prompt tries again
                     await self._begin(server)
         finally:
             self._is_decided.set()
 
     async def renew(self) -> None:
-        """Add the servers again and again, so that they stay as long as the editor does."""
+        """Renew the servers regularly, so that they exist as long as the editor is connected."""
         while True:
             await trio.sleep(_RENEWAL_SECONDS)
             for name, server in tuple(self._wanted.items()):
                 if self._is_decided.is_set() and self._states[name] != _REMOVED:
-                    with suppress(ClientError):  # the daemon is gone; a prompt adds them
+                    with suppress(ClientError):  # the daemon is gone; the next prompt adds them
                         await self._send("add_mcp", {**server.add, "if_approved": True})
 
     async def _begin(self, server: EditorServer) -> None:
@@ -163,7 +163,7 @@ class SessionServers:
         await self._tell(f"The MCP server {server.title} is left out: {reason}.")
 
     async def _add_if_approved(self, server: EditorServer) -> bool:
-        """Add a server if the user has approved it before; return whether that is so."""
+        """Add a server if the user has approved it before; return whether it was added."""
         self._states[server.name] = _CONNECTING
         self._awaited.add(server.name)
         self._untold.add(server.name)
@@ -188,7 +188,7 @@ class SessionServers:
         return decode_json(raw, type=PermissionAnswer).outcome.option_id == _START
 
     async def note(self, status: Payload) -> None:
-        """Take an ``mcp_server_status`` of the session; tell the user of an unreachable server."""
+        """Handle an ``mcp_server_status`` of the session; report an unreachable server to the user."""
         name, state = status["name"], status["state"]
         if name not in self._wanted:
             return
@@ -201,7 +201,7 @@ class SessionServers:
             await self._tell(f"The MCP server {title} does not work: {status['error']}.")
 
     async def ready(self) -> None:
-        """Wait until the user has decided about all of them, and for a while until they are connected.
+        """Wait until the user has decided about all servers, then briefly until they are connected.
 
         Raises:
             ClientError: the daemon is gone.
@@ -231,7 +231,7 @@ class SessionServers:
 
     @contextmanager
     def skip_waits(self) -> Iterator[None]:
-        """Let no prompt wait for servers while the block lasts."""
+        """Within the block, prompts do not wait for servers."""
         self._waits_skipped += 1
         self._waiting.cancel()
         try:
@@ -243,12 +243,12 @@ class SessionServers:
         """Remove the servers from the session, except for some."""
         kept = {server.name for server in but}
         for name in self._wanted.keys() - kept:
-            with suppress(ClientError):  # it is gone already, or the daemon is
+            with suppress(ClientError):  # the server or the daemon is gone already
                 await self._send("remove_mcp", {"name": name})
 
 
 def describe_server(server: EditorServer) -> str:
-    """Return the text by which the user decides: all but the values of variables and headers."""
+    """Return the description shown for approval: all but the values of variables and headers."""
     add = server.add
     if "url" in add:
         words, names = _printable(add["url"]), add.get("headers", {})
@@ -263,5 +263,5 @@ def _list_names(what: str, names: Iterable[str]) -> list[str]:
 
 
 def _printable(text: str) -> str:
-    """Return a text without characters that would change how others are shown."""
+    """Return a text with control characters, which could change how others are shown, escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

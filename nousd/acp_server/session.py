@@ -1,7 +1,7 @@
-"""One session that an editor has open: its events become updates, its prompts inputs of the queue.
+"""One open session of an editor: its events become updates, its prompts become inputs of the queue.
 
-Nothing is known here that the daemon does not know as well, so other clients can work in the session at
-the same time, and their runs are shown like the editor's own.
+All state is also in the daemon, so other clients can work in the session at the same time, and their
+runs are shown like the editor's own.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _TYPES: Final = (
 )
 
 _RACES: Final = {"run_in_progress": "follow_up", "no_active_run": "prompt"}
-"""A refusal of a text -> the command that fits by now: the run began, or ended, meanwhile."""
+"""Refusal of an input -> the command to use instead: the run has begun or ended meanwhile."""
 
 _ATTEMPTS_MAX: Final = 8
 _ATTEMPTS_ALONE: Final = 7
-"""Attempts to reach a daemon that is gone, about two seconds, before it is started."""
+"""Attempts to reconnect, about two seconds, before a missing daemon is started."""
 
 _GIVE_UP_SECONDS: Final = 10.0
 _RECONNECT_SECONDS: Final = 10.0
@@ -71,17 +71,17 @@ COMMANDS: Final = (
         "input": {"hint": "what the summary must keep"},
     },
 )
-"""What a prompt can begin with, after a slash."""
+"""The commands with which a prompt can begin, after a slash."""
 
 
 class OpenSession:
-    """A session, from when the editor opens it until it closes it.
+    """A session while the editor has it open.
 
     Args:
-        client_id: the editor's name, for other clients.
+        client_id: the editor's name, as shown to other clients.
         state: the response to ``get_state``.
-        servers: the MCP servers that the editor hands in.
-        require_daemon: starts the daemon, unless it runs. Raises ClientError.
+        servers: the MCP servers that the editor passes.
+        require_daemon: starts the daemon unless it is running. Raises ClientError.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class OpenSession:
 
     @property
     def modes(self) -> dict[str, Any]:
-        """The modes, as of when it was opened."""
+        """The modes and the current one when the session was opened."""
         return modes(self._state["permission_mode"])
 
     async def options(self) -> list[dict[str, Any]]:
-        """Return the options as of now. Raises ClientError."""
+        """Return the options with their current values. Raises ClientError."""
         if not self._models:
             with trio.move_on_after(_MODELS_SECONDS), suppress(Refused):
                 listed = (await self._daemon.request("list_models", {})).payload["models"]
@@ -161,13 +161,13 @@ class OpenSession:
                 await self._send(update)
 
     def begin(self) -> None:
-        """Send updates from now on; the editor knows the session by now."""
+        """Start sending updates: the editor now knows the session."""
         self._is_announced.set()
 
     @asynccontextmanager
     async def prompt(self, blocks: Iterable[Block]) -> AsyncIterator[Prompt]:
-        """Say something to the model, after what was said before. In the block the daemon has it, and
-        ``Prompt.wait_end`` tells why its turn ended; a block that is cancelled gives it up.
+        """Submit a prompt after all earlier ones. Within the block the daemon has accepted it, and
+        ``Prompt.wait_end`` returns why its turn ended; cancelling the block withdraws the prompt.
 
         Raises:
             RpcError: the daemon refuses it.
@@ -188,7 +188,7 @@ class OpenSession:
                     await self._hand_in(prompt, content)
             yield prompt
         except trio.Cancelled:
-            # An editor that is closed leaves its runs going on.
+            # The runs of a closed editor continue.
             if not self._scope.cancel_called:
                 with trio.move_on_after(_GIVE_UP_SECONDS, shield=True), suppress(ClientError):
                     await self._give_up(prompt)
@@ -199,7 +199,7 @@ class OpenSession:
     async def cancel(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Stop the run and remove waiting prompts, after all prompts that were sent before."""
+        """Abort the run and remove waiting prompts, after all earlier prompts were sent."""
         task_status.started()
         with self._servers.skip_waits():
             await self._cancel()
@@ -209,7 +209,7 @@ class OpenSession:
             try:
                 await self._abort()
             except ClientError:
-                # The daemon is gone, and its runs with it.
+                # The daemon is gone, and so are its runs.
                 self._prompts.settle("cancelled")
 
     async def set_mode(self, mode: str) -> None:
@@ -217,16 +217,16 @@ class OpenSession:
         await self._ask("set_permission_mode", {"mode": mode})
 
     async def set_option(self, option: str, value: object) -> list[dict[str, Any]]:
-        """Set an option; return all. Raises RpcError, ClientError."""
+        """Set an option and return all options. Raises RpcError, ClientError."""
         await self._ask(*command_for(option, value))
         return await self.options()
 
     async def take_back_servers(self, but: Iterable[EditorServer] = ()) -> None:
-        """Remove the MCP servers that the editor handed in, except for some."""
+        """Remove the MCP servers that the editor passed, except those in ``but``."""
         await self._servers.remove(but)
 
     def close(self, outcome: StopReason | RpcError = "cancelled") -> None:
-        """Send no more updates, and end the waiting prompts with that outcome."""
+        """Stop sending updates, and end the waiting prompts with ``outcome``."""
         self._scope.cancel()
         self._prompts.settle(outcome)
 
@@ -247,7 +247,7 @@ class OpenSession:
                 await trio.sleep(_GLANCE_SECONDS)
 
     async def _hand_in(self, prompt: Prompt, content: PromptContent) -> None:
-        """Send a prompt; one that an extension has answered is over with that."""
+        """Send a prompt; it ends at once if an extension answers it."""
         command, _, rest = content.text.partition(" ")
         steers = command == _STEER and bool(rest.strip())
         payload: dict[str, Any] = {
@@ -255,7 +255,7 @@ class OpenSession:
             "client_message_id": prompt.key,
             "attachments": await attachments_of(self._daemon, content.files),
         }
-        # One that was given up in the middle might run without anybody who knows of it.
+        # A cancellation in the middle might leave a run that no client knows of.
         with trio.CancelScope(shield=True):
             accepted = await self._submit_text("steer" if steers else "prompt", payload)
         prompt.run_id = accepted.get("run_id", "")
@@ -271,7 +271,7 @@ class OpenSession:
         await self._send(chunk("agent_message_chunk", made["summary"]))
 
     async def _submit_text(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
-        """Send a text as that command, or as the one that fits the state of the session."""
+        """Send an input with ``command``, or with the one that fits the state of the session."""
         for _ in range(_ATTEMPTS_MAX):
             try:
                 waits = {"wait": False} if command == "prompt" else {}
@@ -286,7 +286,7 @@ class OpenSession:
         try:
             await self._as_client("abort", {})
         except Refused:
-            # There is no run; what waits is not the next one's either.
+            # There is no run; the next one must not receive the waiting prompts either.
             for prompt in self._prompts.undelivered:
                 await self._remove(prompt)
 
@@ -298,7 +298,7 @@ class OpenSession:
                 await self._as_client("abort", {"expected_run_id": prompt.run_id})
 
     async def _remove(self, prompt: Prompt) -> bool:
-        """Remove a waiting prompt; return False if its turn has begun or another client removed it."""
+        """Remove a waiting prompt; return False if its turn has begun or it was already removed."""
         try:
             await self._as_client("remove_queued", {"input_id": prompt.input_id})
         except Refused:
@@ -306,7 +306,7 @@ class OpenSession:
         return True
 
     async def _withdraw_undelivered(self) -> None:
-        """Remove the prompts whose turns a failed run did not begin, and tell the editor."""
+        """Remove the prompts that a failed run did not take, and report them as failed."""
         for prompt in self._prompts.undelivered:
             failure = RpcError(FAILED, "not delivered: the run before it failed")
             prompt.outcome_if_cleared = failure
@@ -318,7 +318,7 @@ class OpenSession:
     # --- events --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send updates until the session is closed, or gone."""
+        """Send updates until the session is closed or unavailable."""
         with self._scope:
             await self._is_announced.wait()
             commands = {"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS}
@@ -346,8 +346,8 @@ class OpenSession:
             self._is_missed.set()
 
     async def _revive(self) -> None:
-        """Start the daemon where it was killed and nobody else does: only the next one can say how the
-        turns of the editor's prompts ended.
+        """Start the daemon if it was killed and nobody else starts it: only a new daemon can report how
+        the turns of the editor's prompts ended.
         """
         while True:
             await self._is_missed.wait()
@@ -384,7 +384,7 @@ class OpenSession:
         for update in self._updates.take(type_, payload):
             await self._send(update)
         if type_ == "session_updated" and SETTINGS & payload.keys():
-            with suppress(ClientError):  # the daemon is gone; the next change shows it
+            with suppress(ClientError):  # the daemon is gone; the next change updates the editor
                 options = await self.options()
                 await self._send(
                     {"sessionUpdate": "config_option_update", "configOptions": options}
@@ -399,7 +399,7 @@ class OpenSession:
             await self._send(update)
 
     async def _whole(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the payload with all of its arguments, where a change is shown by them."""
+        """Return the payload with complete arguments, if the call is shown as a change of files."""
         is_cut = "args_ref" in payload and payload["args_bytes"] <= _ARGS_BYTES_MAX
         if not is_cut or not is_changing(payload["tool_name"]):
             return payload
@@ -412,7 +412,7 @@ class OpenSession:
     # --- asking the user -----------------------------------------------------------------------
 
     async def _catch_up(self, tasks: trio.Nursery) -> None:
-        """Show the plan, and pass on pending requests, from before the session was opened."""
+        """Send the plan and the pending requests from before the session was opened."""
         todos = (await self._ask("get_todos", {}))["todos"]
         if todos:
             await self._send(plan(todos))
@@ -432,7 +432,7 @@ class OpenSession:
 
         async def ask_in_scope() -> None:
             try:
-                # If the daemon is gone, so is what asked.
+                # If the daemon is gone, so is the caller of the request.
                 with scope, suppress(ClientError):
                     await ask(payload)
             finally:
@@ -447,7 +447,7 @@ class OpenSession:
     # --- sending -------------------------------------------------------------------------------
 
     async def _say(self, sentence: str) -> None:
-        """Say something that is not the model's."""
+        """Show the user a sentence that does not come from the model."""
         if self._has_notices:
             await self._send(notice("warning", sentence))
         else:
@@ -462,6 +462,6 @@ class OpenSession:
     async def _ask(
         self, command: str, payload: dict[str, Any], *, seconds: float | None = None
     ) -> dict[str, Any]:
-        """Send a command about the session and return the payload of its answer. Raises ClientError."""
+        """Send a command about the session and return the payload of the response. Raises ClientError."""
         about = {"session_id": self.id, **payload}
         return (await self._daemon.request(command, about, timeout_seconds=seconds)).payload

@@ -1,4 +1,4 @@
-"""A tool call as an editor shows it: its kind, a title, the files it is about, and what it changes."""
+"""A tool call as an editor shows it: its kind, title, files and changes."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _KINDS: Final = {
     "todo": "think",
     "task": "think",
 }
-"""tool -> its kind; all others are ``other``."""
+"""Tool -> kind; all others are ``other``."""
 
 _SUBJECTS: Final = ("command", "path", "pattern", "url", "query")
-"""The arguments that say what a call is about, the most telling first."""
+"""The arguments that identify the subject of a call, the most specific first."""
 
 _TITLE_CHARS_MAX: Final = 200
 _FILE_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -45,12 +45,12 @@ _CHANGING: Final = frozenset({"write", "edit", "patch"})
 
 
 def is_changing(tool_name: str) -> bool:
-    """Return whether calls of the tool are shown by what they change."""
+    """Return whether calls of the tool are shown as changes of files."""
     return OWNED.get(tool_name, tool_name) in _CHANGING
 
 
 def title_of(tool_name: str, args: Args) -> str:
-    """Return one line that says what a call does."""
+    """Return a one-line summary of a call."""
     subject = next((args[key] for key in _SUBJECTS if isinstance(args.get(key), str)), "")
     lines = subject.strip().splitlines()
     first = lines[0] if lines else ""
@@ -61,15 +61,15 @@ def title_of(tool_name: str, args: Args) -> str:
 def describe_call(
     tool_name: str, args: Args, folder: str, *, is_past: bool = False
 ) -> dict[str, Any]:
-    """Return the call as the keys of a tool call. Read the file that it is about to write.
+    """Return the protocol's keys for a tool call. Reads the file that it is about to write.
 
     Args:
         folder: the session's workspace.
-        is_past: whether it has run; what the file held before is not known any more then.
+        is_past: whether the call has run, so that the file's previous content is no longer known.
     """
     ours = OWNED.get(tool_name, tool_name)
     diffs = _diffs(ours, args, folder, is_past=is_past)
-    # A patch names its files in the middle of its text only.
+    # A patch names its files only in its text.
     subject = {} if ours != "patch" else {"path": ", ".join(_names(diffs, folder))}
     call: dict[str, Any] = {
         "title": title_of(tool_name, {**args, **subject}),
@@ -80,7 +80,7 @@ def describe_call(
     paths = [diff["path"] for diff in diffs] or _list_named_paths(args, folder)
     if paths:
         line = args.get("offset")
-        # Arguments are shown before they are checked.
+        # Arguments are shown before they are validated.
         is_line = ours == "read" and type(line) is int and 0 < line <= _LINE_MAX
         at = {"line": line} if is_line else {}
         call["locations"] = [{"path": path, **at} for path in paths]
@@ -135,8 +135,8 @@ def _whole_path(folder: str, path: str) -> str:
 
 
 def _text_of_file(path: Path) -> str | None:
-    """Return what a text file of moderate size holds; None if there is none."""
-    with suppress(OSError, ValueError):  # no text, or no path
+    """Return the content of a text file of moderate size, else None."""
+    with suppress(OSError, ValueError):  # not text, or not a path
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)

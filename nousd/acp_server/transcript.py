@@ -1,4 +1,4 @@
-"""The transcript of a session, sent to an editor as if it happened again."""
+"""Converts the transcript of a session to updates, as if it happened again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Payload = Mapping[str, Any]
 
 
 async def entries_of(daemon: Client, session_id: str) -> AsyncIterator[Payload]:
-    """Yield the entries of a session's path, oldest first, a page at a time.
+    """Yield the entries of a session's current path, oldest first, one page at a time.
 
     Raises:
         ClientError: as ``Client.request``.
@@ -22,7 +22,7 @@ async def entries_of(daemon: Client, session_id: str) -> AsyncIterator[Payload]:
     page = (await daemon.request("get_messages", wanted)).payload
     if page.get("leaf_id"):
         wanted["leaf_id"] = page["leaf_id"]
-    # Pages come newest first: remember where each begins, and read them again in the other order.
+    # Pages come newest first: remember where each begins, and read them again in reverse order.
     starts: list[str] = []
     while page["has_more"]:
         starts.append(page["before"])

@@ -1,7 +1,7 @@
-"""Events of a session as the updates that an editor receives about it.
+"""Converts the events of a session to the updates that an editor receives.
 
-An update replaces what was said before about the same tool call, so output is sent as its end, and only
-so often: ``flush`` returns what is due.
+An update replaces the previous content of its tool call, so each sends the end of the output, at a
+limited rate: ``flush`` returns the updates that are due.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ Payload = Mapping[str, Any]
 Update = dict[str, Any]
 
 FLUSH_SECONDS: Final = 0.2
-"""How long output of a tool is held back, so that it is not repeated for each line."""
+"""How long a tool's output is held back, so that it is not sent again for each line."""
 
 _OUTPUT_CHARS_MAX: Final = 16 * 1024
-"""The end of a running call's output that is shown."""
+"""Maximum characters of a running call's output that are shown, from its end."""
 
 _STOPPED: Final = "provider_aborted"
-"""The warning that a model call was cut short because somebody wanted that."""
+"""The warning that a model call was stopped on request."""
 
 _MODES: Final = {
     "ask": ("Ask", "Asks before everything but what touches nothing."),
@@ -34,7 +34,7 @@ _MODES: Final = {
 
 
 def modes(current: str) -> dict[str, Any]:
-    """Return the modes of a session, and its current one."""
+    """Return the available modes and the current one."""
     available = [
         {"id": id, "name": name, "description": text} for id, (name, text) in _MODES.items()
     ]
@@ -42,18 +42,18 @@ def modes(current: str) -> dict[str, Any]:
 
 
 def chunk(kind: str, text: str, message_id: str = "") -> Update:
-    """Return a piece of text. ``kind`` is the kind of update."""
+    """Return an update of ``kind`` with a piece of text."""
     named = {"messageId": message_id} if message_id else {}
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, **named}
 
 
 def _whole_or_cut(text: str, payload: Payload) -> str:
-    """Return a text; one that is the beginning of a longer one says so."""
+    """Return a text; mark it if it is only the beginning of a longer one."""
     return f"{text}\n... (of {payload['text_bytes']} bytes)" if "text_ref" in payload else text
 
 
 def plan(todos: Iterable[Payload]) -> Update:
-    """Return a todo list as a plan, which has no place for what was given up."""
+    """Return a todo list as a plan, which cannot show cancelled items."""
     entries = [
         {
             "content": todo["content"],
@@ -79,11 +79,11 @@ class _OpenCall:
 
 
 class Updates:
-    """What an editor is told about one session.
+    """Produces an editor's updates about one session.
 
     Args:
         folder: the session's workspace.
-        is_own: whether all of these inputs are prompts of the editor, which shows them by itself.
+        is_own: returns whether all inputs are prompts of the editor, which shows them itself.
         has_notices: whether the editor shows notices.
         cost_usd: what the session has cost so far.
     """
@@ -103,7 +103,7 @@ class Updates:
         self._window = 0
         self._calls: dict[str, _OpenCall] = {}
         self._begun = ""
-        """The message of which pieces were sent."""
+        """The message of which text was sent."""
         self.told: set[str] = set()
         """Messages and tool calls that were sent with the transcript."""
 
@@ -113,23 +113,23 @@ class Updates:
         return any(call.is_due for call in self._calls.values())
 
     def flush(self) -> list[Update]:
-        """Return the output that was held back."""
+        """Return updates with the output that was held back."""
         due = [(id, call) for id, call in self._calls.items() if call.is_due]
         for _, call in due:
             call.is_due = False
         return [_of_call(id, content=text_content(call.output)) for id, call in due]
 
     def begin_message(self, message_id: str, text: str) -> list[Update]:
-        """Return the text so far of a message that is being streamed."""
+        """Begin a message that is being streamed; return an update with its text so far."""
         self._begun = message_id
         return [chunk("agent_message_chunk", text, message_id)] if text else []
 
     def begin_calls(self, ids: Iterable[str]) -> None:
-        """Take the ids of calls that were sent and have not ended."""
+        """Register the ids of calls that were sent and have not ended."""
         self._calls.update((id, _OpenCall()) for id in ids)
 
     def take(self, type_: str, payload: Payload) -> list[Update]:
-        """Return the updates of an event of the session."""
+        """Return the updates for an event of the session."""
         if payload.get("message_id") in self.told or payload.get("tool_call_id") in self.told:
             return []
         if type_.startswith("tool_"):
@@ -201,7 +201,7 @@ class Updates:
         shown = _whole_or_cut(result, payload)
         return build_call_end(id, payload["tool_name"], shown, is_error=is_error)
 
-    # --- the rest ------------------------------------------------------------------------------
+    # --- usage ---------------------------------------------------------------------------------
 
     def _usage(self, payload: Payload) -> list[Update]:
         self._cost_usd += payload.get("cost_usd", 0.0)
@@ -214,7 +214,7 @@ class Updates:
 
 
 def build_call_end(id: str, tool_name: str, result: str, *, is_error: bool) -> Update:
-    """Return the update that ends a call. Its diff, if it has one, stays shown."""
+    """Return the update that ends a call. A diff of the call stays visible."""
     status = "failed" if is_error else "completed"
     is_shown = is_changing(tool_name) and not is_error
     said = {} if is_shown else {"content": text_content(result)}
@@ -243,6 +243,6 @@ def _notice(severity: str, payload: Payload) -> Update:
 
 
 def notice(severity: str, title: str, more: str = "") -> Update:
-    """Return a remark that is not the model's."""
+    """Return a notice, which does not come from the model."""
     described = {"description": more} if more else {}
     return {"sessionUpdate": "notice", "severity": severity, "title": title, **described}
