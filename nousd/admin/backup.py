@@ -1,13 +1,13 @@
-"""``nousd backup``: a copy of a log at one moment, even while a daemon writes to it.
+"""``nousd backup``: a consistent copy of a log, even while a daemon writes to it.
 
-SQLite's online backup, all pages in one step. A step is one read transaction, and in WAL mode a writer
-in another process neither waits for a reader nor changes what it sees. In several steps the copy would
-begin again whenever the other process had written in between, and with a busy daemon never end.
-``VACUUM INTO`` also holds one transaction, but it rebuilds every page and is not a copy. The daemon's
-cost is a WAL that cannot be reset while the copy is made.
+It uses SQLite's online backup, with all pages in one step. A step is one read transaction, and in WAL
+mode a writer in another process neither waits for a reader nor changes its snapshot. In several steps
+the copy would restart whenever the other process had written in between, and never end beside a busy
+daemon. ``VACUUM INTO`` also holds one transaction, but it rebuilds every page and is not a copy. The
+cost for the daemon is a WAL that cannot be reset while the copy is made.
 
-The copy gets its name when it is complete, durable and verified. Until then it has another name, and if
-anything fails none.
+The copy gets its final name when it is complete, durable and verified. Until then it has a temporary
+name; if anything fails, it is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nousd.store.sqlite.database import flush_to_disk, inspect
 
 
 class BackupReport(msgspec.Struct, frozen=True):
-    """The content of a copy; ``head`` is the number of its last event."""
+    """The content of a backup; ``head`` is the number of its last event."""
 
     path: str
     events: int
@@ -43,8 +43,8 @@ def backup(path: Path, target: Path) -> BackupReport:
     """Copy the log at ``path`` to ``target``, which a daemon can start on.
 
     Raises:
-        StoreError: there is no log, ``target`` exists or cannot be written, or what was copied is
-            damaged. Nothing is left at ``target``.
+        StoreError: there is no log, ``target`` exists or cannot be written, or the copy is damaged.
+            Nothing is left at ``target``.
     """
     inspect(path)
     if not path.exists() or path.stat().st_size == 0:
@@ -82,7 +82,7 @@ def _copy(path: Path, half: Path) -> None:
     with open_log(path) as source:
         copy = apsw.Connection(str(half), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
-            # A failed copy is thrown away, and we sync a successful one once.
+            # A failed copy is removed, and a successful one is synced once at the end.
             copy.pragma("journal_mode", "OFF")
             copy.pragma("synchronous", "OFF")
             with copy.backup("main", source, "main") as copying:

@@ -1,5 +1,5 @@
-"""For ``nousd init``: where models can come from, whether a key works, which toolchains there are, and
-the first settings file itself.
+"""Helps ``nousd init``: finds model servers and toolchains, tries keys, and writes the first settings
+file.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from nousd.tools.environment import filter_environment
 from nousd.tools.sandbox.toolchains import find_toolchains
 
 SERVER_SECONDS: Final = 20.0
-"""How long a server, and a program that prints its key, may take together."""
+"""Maximum time for a server and the program that prints its key together."""
 
 Table = dict[str, Any]
-"""Keys of the settings file with their values: texts, lists of texts, true or false."""
+"""Keys of the settings file with their values: strings, lists of strings, or booleans."""
 
 
 class Source(NamedTuple):
-    """Where models can come from.
+    """A possible source of models.
 
     Args:
-        name: of the provider.
-        meaning: for people.
-        dialect, api_base: of a server that is not the vendor's.
-        key_variable: the variable for its key; "" if it needs none.
+        name: the provider's name.
+        meaning: the description for people.
+        dialect, api_base: the settings of a server that is not the vendor's.
+        key_variable: the environment variable for its key; "" if it needs none.
     """
 
     name: str
@@ -47,36 +47,36 @@ class Source(NamedTuple):
 
     @property
     def table(self) -> Table:
-        """The beginning of its table in the settings file."""
+        """The first keys of the provider's table in the settings file."""
         said = {"dialect": self.dialect, "api_base": self.api_base}
         return {key: value for key, value in said.items() if value is not None}
 
 
 class Models(NamedTuple):
-    """The models that a server lists; ``usual`` is the one that is used if none is named."""
+    """The models that a server lists; ``usual`` is the default."""
 
     names: tuple[str, ...]
     usual: str
 
 
 class FirstSettings(NamedTuple):
-    """A settings file that is being made: its own keys, and the table of each provider."""
+    """A draft of a settings file: its top-level keys, and the table of each provider."""
 
     settings: Table
     providers: dict[str, Table]
 
     def text(self) -> str:
-        """Return it as TOML."""
+        """Return the settings file as TOML."""
         lines = _lines(self.settings)
         for name, table in self.providers.items():
             lines += ["", f"[providers.{name}]", *_lines(table)]
         return "\n".join(lines) + "\n"
 
     def write(self, file: Path) -> None:
-        """Write a new file that only the user can read: the whole of it, or none.
+        """Create the file atomically, readable only by the user.
 
         Raises:
-            ConfigError: there is one already, or it cannot be written.
+            ConfigError: the file exists or cannot be written.
         """
         draft = file.with_name(f"{file.name}.{os.getpid()}.new")
         try:
@@ -84,7 +84,7 @@ class FirstSettings(NamedTuple):
             try:
                 draft.touch(mode=0o600, exist_ok=False)
                 draft.write_text(self.text(), encoding="utf-8")
-                # Unlike a rename it fails if somebody else has written one meanwhile.
+                # Unlike a rename, a link fails if the file was created meanwhile.
                 file.hardlink_to(draft)
             finally:
                 draft.unlink(missing_ok=True)
@@ -92,16 +92,16 @@ class FirstSettings(NamedTuple):
             raise ConfigError(f"{file} cannot be written: {error.strerror}") from None
 
     def models(self) -> Models:
-        """Ask the server of its provider for its models, with the key.
+        """List the models of the provider's server, using the key.
 
         Raises:
-            ConfigError: a setting cannot be used.
-            ProviderError: the server refuses, or cannot be reached, or has no models.
+            ConfigError: a setting is invalid.
+            ProviderError: the server refuses, cannot be reached or lists no models.
         """
         return trio.run(self._models)
 
     async def _models(self) -> Models:
-        # What the shell says of settings is not the daemon's; its keys are tried.
+        # The daemon need not have the settings of this shell's environment; only its keys are used.
         environ = {
             name: value
             for name, value in os.environ.items()
@@ -112,7 +112,7 @@ class FirstSettings(NamedTuple):
             file.flush()
             try:
                 resolved = resolve({}, environ, Path(file.name)).settings
-            except ConfigError as error:  # nobody has seen that file
+            except ConfigError as error:  # the user does not know the temporary file
                 raise ConfigError(str(error).replace(f" (file {file.name})", "")) from None
         chosen = resolved.providers[resolved.provider]
         provider = make_configured(chosen, resolved, Redactor(()))
@@ -130,7 +130,7 @@ class FirstSettings(NamedTuple):
 
 
 def sources() -> list[Source]:
-    """Return the vendors, and a model server on this machine if one answers."""
+    """Return the vendors, and the model server on this machine if one answers."""
     found = [_vendor(name, variables) for name, variables in KEY_VARIABLES.items() if name != MOCK]
     local = trio.run(auto.find_provider, {})
     if local.api_base is not None:
@@ -146,12 +146,12 @@ def _vendor(name: str, variables: Sequence[str]) -> Source:
 
 
 def other_server(api_base: str) -> Source:
-    """Return a server at an address, which speaks what most do."""
+    """Return the source for a server at an address, with the usual dialect of such servers."""
     return Source("local", api_base, auto.LOCAL_DIALECT, api_base, "NOUSD_LOCAL_API_KEY")
 
 
 def toolchains() -> Mapping[str, Sequence[str]]:
-    """Return the paths of each toolchain below the home, as they stand in the settings file."""
+    """Return the paths of each toolchain below the home directory, as written in the settings file."""
     home = Path.home()
     found = find_toolchains(home, filter_environment()["PATH"])
     return {each.name: [_shorten_path(path, home) for path in each.paths] for each in found}
@@ -162,5 +162,5 @@ def _shorten_path(path: Path, home: Path) -> str:
 
 
 def _lines(table: Table) -> list[str]:
-    # Texts, lists of texts, true and false are written alike in JSON and in TOML.
+    # Strings, lists of strings and booleans have the same form in JSON and in TOML.
     return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]

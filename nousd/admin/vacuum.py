@@ -1,8 +1,8 @@
-"""Joining all old deltas at once and giving the space back, on a log that no daemon has open.
+"""``nousd vacuum``: joins all deltas of a log that no daemon has open, and returns the disk space.
 
-What a daemon does with the deltas of a week ago (``nousd.daemon.eventlog.retention``) is done here with
-those of everything that has ended. That alone makes room in the file for what comes; to make the file
-shorter, SQLite writes it anew.
+A daemon joins deltas after a week (``nousd.daemon.eventlog.retention``); this joins those of everything
+that has ended. That frees space inside the file for new events; to make the file shorter, SQLite
+rewrites it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,11 @@ _EVERYTHING: Final = OldDeltas(ended_before="9999", until=2**63 - 1)
 
 
 class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The space that was gained. The bytes are of the database with its WAL, on the disk.
+    """The space that was freed. Bytes are the size on disk of the database with its WAL.
 
     Args:
-        deltas_joined: lines that are no more.
-        artifacts_dropped: those that nothing has referred to for a day, or that were never put to
-            their end.
+        deltas_joined: number of removed lines of deltas.
+        artifacts_dropped: number of artifacts that were unused for a day or never completely uploaded.
     """
 
     bytes_before: int
@@ -45,16 +44,16 @@ class VacuumReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def vacuum(state_dir: Path, *, connect: Connect = apsw.Connection) -> VacuumReport:
-    """Prune the log of a state folder whatever the age of its deltas, and makes its file short.
+    """Prune the log of a state folder regardless of the age of its deltas, and shrink its file.
 
     Args:
-        connect: makes the connection. Tests pass one whose disk fails.
+        connect: opens the connection. Tests pass one whose disk fails.
 
     Raises:
         ConfigError: there is no log, or a daemon has it open.
-        StoreFull: there is no space to write the file anew. The log is whole, and what was joined
-            stays joined.
-        StoreError: it cannot be read or written.
+        StoreFull: there is no space to rewrite the file. The log is intact, and joined deltas stay
+            joined.
+        StoreError: the log cannot be read or written.
     """
     path = database_file(state_dir)
     if not path.exists():
@@ -87,7 +86,7 @@ def _open_log(path: Path, connect: Connect) -> Iterator[apsw.Connection]:
             raise StoreFull(_space_needed(path)) from error
         raise StoreError(f"{path} cannot be vacuumed: {error}") from error
     finally:
-        # It tidies up, which may fail as well; what was committed is safe in the WAL.
+        # Closing runs a checkpoint, which may fail too; committed data is safe in the WAL.
         with suppress(apsw.Error):
             connection.close()
 
@@ -108,7 +107,7 @@ def _prune_all(connection: apsw.Connection) -> int:
 
 
 def _space_needed(path: Path) -> str:
-    """SQLite writes what is left twice: into a nameless temporary file, then into the WAL."""
+    """Return the error text. SQLite writes the data twice: to an unnamed temporary file, and the WAL."""
     mib = size_of(path) // 2**20 + 1
     return (
         f"the disk is full, and the log is whole: to write its file anew takes up to {mib} MiB in "

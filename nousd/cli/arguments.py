@@ -1,4 +1,4 @@
-"""Builds a typer command from a table row: a function with a generated signature."""
+"""Builds a typer command from a table row, as a function with a generated signature."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 SessionUse = Literal["new", "here", "maybe", "filter", "named", "deleted"]
-"""Which session a verb means if none is named: that of the current folder, made if there is none
-(``new``), which has to be there (``here``), or which may be missing (``maybe``); all (``filter``). One
-has to be named where a wrong one would do harm (``named``), or where it is one whose deletion is
-scheduled (``deleted``)."""
+"""The session that a verb uses if none is named: the one of the current folder, created if missing
+(``new``), required (``here``) or optional (``maybe``); or all sessions (``filter``). A session must be
+named where a wrong one would do harm (``named``), or where its deletion is scheduled (``deleted``)."""
 
 
 def _as_it_is(value: Any) -> Any:
@@ -27,7 +26,7 @@ class Argument(NamedTuple):
         annotation: read by typer.
         default: None means optional, ``...`` required.
         convert: applied to the value that typer parsed.
-        session: for the argument that names a session.
+        session: the use of an argument that names a session.
     """
 
     key: str
@@ -38,7 +37,7 @@ class Argument(NamedTuple):
 
 
 Complete = Callable[[str], Any]
-"""From the beginning of a word to the words that the shell offers."""
+"""Returns the words that the shell offers for the beginning of a word."""
 
 
 def require_argument(
@@ -58,11 +57,11 @@ def option(key: str, flag: str, help: str, *, complete: Complete | None = None) 
 
 
 def duration_reader(unit: str, bounds: tuple[float, float] | None = None) -> Callable[[str], float]:
-    """Return typer's parser of a duration, which refuses what is not one.
+    """Return a parser for typer, which refuses invalid durations.
 
     Args:
-        unit: of the value, and of a plain number: a key of ``durations.UNIT_WORDS``.
-        bounds: the lowest and the highest value. Without them the value is a whole number, whose
+        unit: the unit of the result and of plain numbers: a key of ``durations.UNIT_WORDS``.
+        bounds: the lowest and highest value. Without bounds the value is a whole number, whose
             bounds the daemon checks.
     """
 

@@ -1,7 +1,7 @@
-"""The archive of a support bundle: a tar.gz in which everything passed the redactor.
+"""The archive of a support bundle: a tar.gz whose whole content has passed the redactor.
 
-Each method that adds something takes it whole, redacts it and only then writes it. The manifest, its
-last file, lists what is in the bundle and what had to stay out.
+Each ``add`` method takes its content whole, redacts it and only then writes it. The manifest, the last
+file, lists the files of the bundle and the omissions.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FOLDER: Final = "nousd-bundle"
 """The only top-level directory, so that unpacking makes one entry."""
 
 _IN_MEMORY_BYTES_MAX: Final = 8 * 1024 * 1024
-"""A file that is longer waits on the disk until its length is known."""
+"""A longer file is kept on disk until its length is known."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
-"""Asks zlib for the largest window, and for the head and the sum of a gzip file around it."""
+"""Selects zlib's largest window, and the header and checksum of a gzip file."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class File(msgspec.Struct, frozen=True):
 
 
 class LeftOut(msgspec.Struct, frozen=True):
-    """Something that is not in the bundle, and the reason."""
+    """An omission from the bundle, with its reason."""
 
     what: str
     reason: str
@@ -52,7 +52,7 @@ class Archive:
         output: receives the compressed bytes.
         now: the modification time of all files.
 
-    ``is_broken`` once the output could not be written: nothing can be added to half a file.
+    ``is_broken`` is True once a write has failed: nothing can be added after a partial file.
     """
 
     def __init__(self, output: IO[bytes], redactor: Redactor, now: datetime) -> None:
@@ -65,7 +65,7 @@ class Archive:
         self._tar = tarfile.open(fileobj=self._compressed, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
     def leave_out(self, what: str, reason: str) -> None:
-        """Note that something is not in the bundle."""
+        """Record an omission from the bundle."""
         self.left_out.append(LeftOut(what, reason))
 
     def add_json(self, name: str, value: Any) -> None:
@@ -77,11 +77,11 @@ class Archive:
         self._put(name, (_encode_json(self._redactor.redact_json(value)) for value in values))
 
     def add_text(self, name: str, text: str) -> None:
-        """Add a file of text. Lines of it that are JSON objects are redacted as such."""
+        """Add a text file. Lines that are JSON objects are redacted as JSON."""
         self._put(name, self._redact_lines(text))
 
     def add_document(self, name: str, text: str) -> None:
-        """Add a file that should be one JSON document, or else is text."""
+        """Add a file that is one JSON document if it can be parsed, else text."""
         value = _json_or_none(text)
         if value is None:
             self.add_text(name, text)
@@ -92,7 +92,7 @@ class Archive:
         """Add the manifest and end the file.
 
         Args:
-            facts: the manifest besides files, omissions and redactions.
+            facts: the keys of the manifest other than files, omissions and redactions.
         """
         self.add_json(
             MANIFEST,
@@ -144,10 +144,10 @@ class Archive:
 
 
 class _Compressed(io.RawIOBase):
-    """Compresses what is written to it.
+    """A stream that compresses its input.
 
-    Unlike a ``GzipFile`` it writes nothing when it is dropped: half a bundle has no end, and its output
-    may be gone by then.
+    Unlike a ``GzipFile`` it writes nothing when it is garbage-collected: a partial bundle has no end,
+    and its output may be closed by then.
     """
 
     def __init__(self, output: IO[bytes]) -> None:
@@ -164,7 +164,7 @@ class _Compressed(io.RawIOBase):
         return self._size
 
     def end(self) -> None:
-        """Write what is left, and the sum over all of it."""
+        """Write the remaining bytes and the checksum."""
         self._output.write(self._gzip.flush())
 
 

@@ -1,9 +1,9 @@
-"""``nousd bundle``: one file with everything that a bug report needs.
+"""``nousd bundle``: a single file with everything that a bug report needs.
 
-It is meant to be shared, so everything in it is redacted (``archive``), and what is not text stays out.
-Nothing is changed, and a daemon may be running: the log is read in one transaction. A part that cannot
-be read, such as the log on a failing disk, is named in the manifest with the reason; the other parts
-are there all the same.
+The bundle is meant to be shared, so everything in it is redacted (``archive``), and only text is
+included. Nothing is changed, and a daemon may be running: the log is read in one transaction. A part
+that cannot be read, such as the log on a failing disk, is listed in the manifest with the reason; the
+other parts are still included.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ from nousd.wire.events.sessions import CONTRACT_VERSION
 from nousd.wire.limit_table import LIMITS
 
 ANSWER_SECONDS: Final = 5.0
-"""How long to wait for a daemon's capabilities."""
+"""Maximum wait for a daemon's capabilities."""
 
 _DAMAGED_NAMED: Final = 20
-"""Number of damaged events that are named; all are counted."""
+"""Maximum number of damaged events that are listed; all are counted."""
 
 KNOWN: Final = "[redacted:known]"
-"""Replaces a key of the settings, or of the environment, wherever it occurs."""
+"""Replaces every occurrence of a secret from the settings or the environment."""
 
 
 _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
-"""Variables of the current directory: elsewhere ``pwd`` means a password, here it would redact paths."""
+"""Variables with the current directory. Their names look like those of passwords, but hold paths."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum uncompressed bytes of the parts of a bundle.
 
     Args:
-        events: lines of the newest events.
+        events: of the newest events' lines.
         artifact: of one artifact; a longer one is left out.
-        artifacts: of all of them, newest first.
-        log: of the end of the daemon's diagnostic log.
+        artifacts: of all artifacts together, newest first.
+        log: of the diagnostic log, from its end.
     """
 
     events: int = 64 * 1024 * 1024
@@ -73,12 +73,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BundleRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The requested content of a bundle.
+    """The request for a bundle.
 
     Args:
-        session_id: only this session; None for all.
-        flags: the settings on the command line, for the doctor; the same for ``config`` and
-            ``environ``.
+        session_id: the only session to include; None for all.
+        flags, environ, config: the sources of the settings, for ``doctor``.
     """
 
     resolved: ResolvedSettings
@@ -107,12 +106,12 @@ class BundleReport(msgspec.Struct, frozen=True):
 
 
 def bundle(wanted: BundleRequest, target: Path, *, overwrite: bool = False) -> BundleReport:
-    """Write a bundle to ``target``, private to the user.
+    """Write a bundle to ``target``, readable only by the user.
 
     Raises:
         SessionNotFound: the log has no such session.
-        StoreError: ``target`` exists, unless it is a file that may be overwritten, or cannot be written.
-            Nothing is left there.
+        StoreError: ``target`` exists and may not be overwritten, or cannot be written. Nothing is left
+            there.
     """
     if os.path.lexists(target):
         if target.is_symlink() or not target.is_file():
@@ -143,7 +142,7 @@ def _create_partial_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
 
 
 def write_bundle(wanted: BundleRequest, output: IO[bytes], name: str) -> BundleReport:
-    """Write a bundle as a stream of bytes; ``name`` is its name in the report. See ``bundle``.
+    """Write a bundle to a stream; ``name`` is its name in the report. See ``bundle``.
 
     Raises:
         SessionNotFound: the log has no such session.
@@ -185,8 +184,8 @@ def _omit_on_error(what: str, archive: Archive) -> Iterator[None]:
 
 
 def _find_secrets(wanted: BundleRequest) -> Iterator[str]:
-    """Yield the secrets known by value: of the settings, the environment and HTTP clients."""
-    # A file that holds no token of ours is no part of a bundle either.
+    """Yield the known secrets: from the settings and the environment, and the HTTP token."""
+    # An unusable token file is not part of a bundle either.
     with suppress(ConfigError):
         token = existing_http_token(locations.http_token_file(wanted.resolved.settings.state_dir))
         if token is not None:
@@ -199,7 +198,7 @@ def _find_secrets(wanted: BundleRequest) -> Iterator[str]:
             yield value
 
 
-# --- the parts -------------------------------------------------------------------------------
+# --- parts of the bundle ---------------------------------------------------------------------
 
 
 def _versions() -> dict[str, str]:
@@ -226,7 +225,7 @@ def _add_doctor(wanted: BundleRequest, archive: Archive) -> None:
 
 
 def _add_capabilities(wanted: BundleRequest, archive: Archive) -> None:
-    """A daemon that is at work says best what it can; else the code does."""
+    """Add the capabilities of the running daemon, or those of the code if no daemon answers."""
     try:
         with Connection(wanted.resolved.settings.socket, timeout_seconds=ANSWER_SECONDS) as daemon:
             told = {"from": "the daemon", **daemon.request("get_capabilities", {}).payload}
@@ -304,7 +303,7 @@ def _add_artifacts(connection: apsw.Connection, wanted: BundleRequest, archive: 
 
 
 def _reason_against(stored: bundle_log.StoredArtifact, room: int, limits: Limits) -> str:
-    """Return why an artifact is not examined; None if it is."""
+    """Return why an artifact is left out, or an empty string."""
     if stored.media_type is None:
         return "is missing in the log"
     if not _may_be_text(stored.media_type):
@@ -331,7 +330,7 @@ def _add_daemon_log(wanted: BundleRequest, archive: Archive) -> None:
     if size > wanted.limits.log:
         reason = f"is longer than {wanted.limits.log} bytes"
         archive.leave_out(f"the beginning of {path.name}", reason)
-        # The line that was cut may begin in the middle of a secret.
+        # The first line is cut and may begin in the middle of a secret.
         content = content.partition(b"\n")[2]
     archive.add_text("nousd.log", content.decode(errors="replace"))
     if path.with_name(f"{path.name}.1").exists():
@@ -346,4 +345,4 @@ _PARTS: Final[Mapping[str, Callable[[BundleRequest, Archive], None]]] = {
     "the log": _add_log,
     "the daemon's own log": _add_daemon_log,
 }
-"""name of a part -> the function that adds it."""
+"""Name of a part -> the function that adds it."""

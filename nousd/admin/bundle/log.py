@@ -1,8 +1,8 @@
-"""The log in a support bundle: events, tool calls with their outcomes, artifacts.
+"""The log's content in a support bundle: events, tool calls with their outcomes, artifacts.
 
-Deltas are joined first, also those of a message without an end, because a single piece of a secret does
-not look like one. Nor does a secret that was cut, so the last word of a cut text is removed. Everything
-is read through one connection, in the transaction of the caller.
+Deltas are joined before redaction, also those of a message without an end, because the redactor does not
+recognize pieces of a secret. For the same reason the last word of a truncated text is removed.
+Everything is read through one connection, in the caller's transaction.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _SEQ_MAX: Final = 2**63 - 1
 
 
 class Events:
-    """The newest events of a session, or of all, that fit into ``bytes_max``.
+    """The newest events of one session, or of all sessions, that fit into ``bytes_max``.
 
-    ``untold`` is the number of older ones that do not; ``damaged`` are those that cannot be read.
+    ``untold`` is the number of older events that do not fit; ``damaged`` has the numbers of unreadable
+    ones.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Events:
         self._joined, self._gone = self._join()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Yield each event in the current version, without the cut ends of texts."""
+        """Yield each event in the current version, without the last words of truncated texts."""
         for line in self._lines(None):
             if line.seq not in self._gone:
                 whole = self._joined.get(line.seq, line.line)
@@ -84,7 +85,7 @@ class Events:
         gone: set[int] = set()
         for (_, told_of), lines in by_message.items():
             if begun is not None and told_of not in begun:
-                # The earliest deltas are left out, because they may begin in the middle of a secret.
+                # The message's first deltas are missing: the rest may begin in the middle of a secret.
                 gone.update(line.seq for line in lines)
                 continue
             for whole in join(reversed(lines)):
@@ -116,7 +117,7 @@ def _read(name: str, version: int, line: bytes) -> bytes | None:
     return whole
 
 
-# --- ends that were cut ----------------------------------------------------------------------
+# --- truncated texts -------------------------------------------------------------------------
 
 
 _LAST_WORD: Final = re.compile(r"(?<!\S)\S+\Z")
@@ -124,11 +125,11 @@ _LAST_WORD: Final = re.compile(r"(?<!\S)\S+\Z")
 _CUT: Final = "[cut]"
 
 _BEGINNINGS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "raw_ref"))
-"""A text -> the key that says that it is only the beginning."""
+"""Key of a text, and the key whose presence marks it as truncated."""
 
 
 def _drop_cut_words(value: Any) -> Any:
-    """Return a decoded event without the last words of cut texts."""
+    """Return a decoded event without the last words of truncated texts."""
     if isinstance(value, list):
         return [_drop_cut_words(item) for item in value]
     if not isinstance(value, dict):
@@ -142,7 +143,7 @@ def _drop_cut_words(value: Any) -> Any:
             name: _beginning(arg) if isinstance(arg, str) else arg
             for name, arg in told["args"].items()
         }
-    # Earlier versions cut results without saying so.
+    # Earlier versions truncated results without a mark.
     if len(told.get("result") or "") == TOOL_PREVIEW_CHARS_MAX:
         told["result"] = _beginning(told["result"])
     return told
@@ -180,14 +181,14 @@ _KEPT: Final[dict[str, tuple[str, ...]]] = {
         "text_bytes",
     ),
 }
-"""type -> the keys that belong to the record of its call."""
+"""Event type -> its keys that belong to the record of the call."""
 
 _SAYS: Final[dict[str, tuple[str, Any]]] = {
     "tool_call_approved": ("decision", "approved"),
     "tool_call_denied": ("decision", "denied"),
     "tool_call_started": ("started", True),
 }
-"""type -> the fact that its existence states."""
+"""Event type -> the fact that follows from the event alone."""
 
 _TIMES: Final = {"tool_execution_start": "begun_at", "tool_execution_end": "ended_at"}
 
@@ -195,16 +196,16 @@ _POLICY: Final = "tool_call_policy_evaluated"
 
 
 class ToolCalls:
-    """Collects the outcome of each tool call from events, in the order in which they began."""
+    """Collects the outcome of each tool call from events, in the order of the calls' first events."""
 
     def __init__(self) -> None:
         self.records: dict[str, dict[str, Any]] = {}
 
     def note(self, event: Mapping[str, Any]) -> None:
-        """Look at an event of the log."""
+        """Add an event of the log to the record of its call."""
         name, payload = event["type"], event["payload"]
         if "origin" in payload:
-            # Repeated from a call in another session.
+            # A copy of an event of another session.
             return
         if name == _POLICY:
             said = {key: payload[key] for key in ("source", "decision", "reason")}
@@ -226,7 +227,7 @@ class ToolCalls:
 
 
 class StoredArtifact(NamedTuple):
-    """An artifact that a session refers to; ``media_type`` None if it does not exist."""
+    """An artifact that a session refers to; ``media_type`` is None if it does not exist."""
 
     id: str
     media_type: str | None
@@ -242,20 +243,20 @@ _ARTIFACTS: Final = """
 
 
 def has_known_artifacts(connection: apsw.Connection) -> bool:
-    """Return whether the log stores artifacts as this version does."""
+    """Return whether the log stores artifacts in the format of this version."""
     return bool(connection.pragma("user_version") == len(MIGRATIONS))
 
 
 def list_artifacts(
     connection: apsw.Connection, session_id: str | None
 ) -> tuple[StoredArtifact, ...]:
-    """Return the artifacts of a session, or of all, newest first."""
+    """Return the artifacts of one session, or of all sessions, newest first."""
     rows = connection.execute(_ARTIFACTS, {"session_id": session_id})
     return tuple(StoredArtifact(*row) for row in rows)
 
 
 def text_of(connection: apsw.Connection, stored: StoredArtifact) -> str | None:
-    """Return the text of an artifact; None if it is not text."""
+    """Return the text of an artifact; None if it is missing or not text."""
     found = artifacts.whole(connection, stored.id)
     if found is None or b"\0" in found.data:
         return None

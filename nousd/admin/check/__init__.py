@@ -1,1 +1,1 @@
-"""``nousd check``: a log against everything that must be true of it."""
+"""``nousd check``: verifies the invariants of a log."""

@@ -1,4 +1,4 @@
-"""The artifacts of a log, a piece at a time: in chunks, or whole as in schemas before 3."""
+"""Checks and salvages the artifacts of a log, one piece at a time: chunks, or whole before schema 3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _UNKNOWN_TYPE = "application/octet-stream"
 
 
 def faults(connection: apsw.Connection) -> Iterator[Finding]:
-    """Yield the faults of the artifacts of the database that is attached as ``log``.
+    """Yield the faults of the artifacts in the database that is attached as ``log``.
 
     Raises:
         apsw.Error: a table cannot be read.
@@ -71,7 +71,7 @@ def _id_of(pieces: Iterator[bytes]) -> str:
 
 
 def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> None:
-    """Put an artifact from a page into the new log, unless it exists."""
+    """Insert an artifact row from a page into the new log, unless it exists."""
     match found:
         case RawArtifact(artifact_id, media_type, data):
             put_whole(out, Artifact(artifact_id, media_type, data), "")
@@ -82,7 +82,7 @@ def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> N
 
 
 def take_rows(out: apsw.Connection, rows: RowReader) -> None:
-    """Copy every artifact that can be read, in pieces; they are not verified here."""
+    """Copy the rows of all readable artifacts; chunks are verified by ``keep_whole_and_used``."""
     if not rows.has_table("artifact_chunks"):
         for artifact_id, media_type, data in rows.all(
             "artifacts", "artifact_id, media_type, data", "rowid"
@@ -98,7 +98,7 @@ def take_rows(out: apsw.Connection, rows: RowReader) -> None:
 
 
 def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes) -> None:
-    # Most artifacts have one chunk, which can be verified by itself.
+    # Most artifacts have one chunk, which can be verified alone.
     how = "REPLACE" if artifact_id == _id_of(iter([data])) else "IGNORE"
     out.execute(
         f"INSERT OR {how} INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",  # noqa: S608
@@ -107,8 +107,8 @@ def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes)
 
 
 def keep_whole_and_used(out: apsw.Connection) -> None:
-    """Drop all artifacts of the new log except those that a session uses and that are correct; one
-    whose row is lost gets a new row.
+    """Drop all artifacts of the new log except those that a session uses and whose bytes match their id.
+    Add a row for an artifact whose row is lost.
     """
     used = out.execute("SELECT DISTINCT artifact_id FROM artifact_uses").fetchall()
     for (artifact_id,) in used:

@@ -1,10 +1,9 @@
-"""``nousd check``: verifies a log completely, and changes nothing.
+"""``nousd check``: verifies a log completely without changing anything.
 
-The last step rebuilds the log's rows from its events, in a separate database, and compares. So it needs
-disk space for the rows (``SQLITE_TMPDIR``, else ``/var/tmp``), and memory for one event and what is
-open at it.
+It rebuilds the log's rows from its events, in a separate database, and compares them. So it needs disk
+space for the rows (``SQLITE_TMPDIR``, else ``/var/tmp``), and memory for one event and the open runs.
 
-A daemon may be running: everything is read in one transaction, so it sees one moment of the log.
+A daemon may be running: everything is read in one transaction, which is one snapshot of the log.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ class CheckReport(msgspec.Struct, frozen=True):
     """The findings of a check.
 
     Args:
-        untold: the number of further findings.
-        events: the number of events; ``head`` is the number of the last.
+        untold: the number of findings that are not listed.
+        events: the number of events; ``head`` is the number of the last event.
         bytes: size of the database and its WAL.
     """
 
@@ -57,7 +56,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
-    """Check the log at ``path``; a file that is not a log of ours is a finding as well."""
+    """Check the log at ``path``; a file that is not a nousd log is a finding too."""
     findings = Findings()
     look = _Look(findings, progress)
     if _is_worth_opening(path, findings):
@@ -78,7 +77,7 @@ def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
 
 
 def _is_worth_opening(path: Path, findings: Findings) -> bool:
-    """Check the file's header before SQLite opens it."""
+    """Check the file before SQLite opens it; return whether it can be a log with content."""
     where = str(path)
     try:
         inspect(path)
@@ -104,16 +103,16 @@ class _Look:
         self._progress = progress
 
     def at(self, connection: apsw.Connection, path: Path) -> None:
-        """Take the steps in order; one that fails is a finding.
+        """Run the steps in order; a step that fails is a finding.
 
-        The transaction ends with the connection: nothing of it may stay.
+        The transaction is rolled back when the connection closes.
         """
         connection.execute("BEGIN")
         self._take(str(path), self._pages, connection)
         self._take("the deletions", self._deletions, connection)
         self._take("the checksums", self._checksums, connection)
         if self._take("the log", self._walk, connection):
-            # Rows are only compared if all events could be read; otherwise each would seem wrong.
+            # Rows are compared only if all events could be read; otherwise all would seem wrong.
             for table in TABLES:
                 self._take(f"the table {table.name}", partial(self._rows, table), connection)
             self._take("the settings of new sessions", self._defaults, connection)
@@ -139,10 +138,10 @@ class _Look:
         for session_id in find_doomed(connection, "log"):
             self._findings.add(f"session {session_id}", _DOOMED, "note")
 
-    # --- the events ----------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------
 
     def _walk(self, connection: apsw.Connection) -> None:
-        """Read every event once: its line, its place in its run, its rows."""
+        """Read every event once: verify its line and its position in its run, and rebuild its rows."""
         rows = Refold(connection, partial(_adopt, connection))
         runs = RunWalker(rows.has_ended)
         for row in connection.execute(_EVENTS):
@@ -176,17 +175,17 @@ class _Look:
                 "the counter", f"says evt-{next_seq} comes next, and evt-{self.head} is there"
             )
 
-    # --- the rows ------------------------------------------------------------------------------
+    # --- rows ----------------------------------------------------------------------------------
 
     def _rows(self, table: Table, connection: apsw.Connection) -> None:
         for where, what in differences(connection, table):
             self._findings.add(where, what)
 
     def _defaults(self, connection: apsw.Connection) -> None:
-        """Ignore defaults set by a deleted session, whose events are gone."""
+        """Compare the active session and the defaults; a deleted session's events may have set them."""
         made, kept = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
         if kept is None:
-            return  # a fault of the counter too, and reported there
+            return  # a fault of the counter too, reported there
         any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
         if kept[0] is not None and not Refold(connection, _adopt_nothing).has_session(kept[0]):
             self._findings.add("the active session", f"is {kept[0]}, which is not there")

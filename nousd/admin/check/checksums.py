@@ -1,4 +1,4 @@
-"""The checksums of a log's events: what was changed or is gone (``store.sqlite.checksums``)."""
+"""Finds changed and missing events by their checksums (``store.sqlite.checksums``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nousd.admin.check.findings import Finding
 from nousd.admin.reading.deletions import EVENT_IS_KEPT
 
 _SINCE: Final = 7
-"""The version of the schema that has checksums."""
+"""The version of the schema that introduced checksums."""
 
 _DURABLE: Final = f"""
     SELECT seq, session_id, line, line_crc, previous_crc, type = 'session_deleted' FROM log.events
@@ -32,7 +32,7 @@ def faults(connection: apsw.Connection) -> Iterator[Finding]:
     for seq, session_id, line, checksum, previous, is_tombstone in connection.execute(_DURABLE):
         if not isinstance(line, bytes) or crc32(line) != checksum:
             yield Finding("is not the line that was written", f"evt-{seq}")
-        # What is before a tombstone was deleted with its session.
+        # The events before a tombstone were deleted with their session.
         if previous is not None and previous != newest.get(session_id) and not is_tombstone:
             yield Finding(f"of {session_id} comes behind an event that is missing", f"evt-{seq}")
         newest[session_id] = checksum

@@ -1,7 +1,7 @@
-"""Compares two sets of rows, table by table: those of a log, and those rebuilt from its events.
+"""Compares the rows of a log with those rebuilt from its events, table by table.
 
-JSON is compared by its meaning, because the order of keys is not fixed. A log of an older schema is
-compared in the columns that both have.
+JSON is compared by value, because the order of keys is not fixed. A log of an older schema is compared
+in the columns that both databases have.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _NOT_COMPARED: Final = frozenset({"namespace"})
 
 
 class Table(NamedTuple):
-    """A table that is a fold of the events.
+    """A table whose rows follow from the events.
 
     Args:
         key: the columns that identify a row.
         noun: the name of a row in findings.
-        only: a condition for rows to be compared; ``{t}`` stands for the table.
+        only: the condition for rows to be compared; ``{t}`` is replaced by the table.
         columns: the compared columns; None means all.
-        since: the version of the schema that introduced it.
+        since: the version of the schema that introduced the table.
     """
 
     name: str
@@ -61,7 +61,7 @@ TABLES: Final = (
 )
 
 Meaning = Callable[[Any], Any]
-"""Returns what a column's JSON means."""
+"""Converts a column's JSON to a value that can be compared."""
 
 _MEANINGS: Final[Mapping[str, Meaning]] = {
     "settings": json.loads,
@@ -70,16 +70,16 @@ _MEANINGS: Final[Mapping[str, Meaning]] = {
 }
 
 _SHARED_SINCE: Final = 8
-"""The version of the schema whose migration removes tools and modes that were copied into sessions."""
+"""The version of the schema that no longer copies tools and modes into sessions."""
 
 
 def drop_copied_settings(settings: Any) -> Any:
-    """Return settings without those that earlier versions copied from session to session."""
+    """Return the settings without those that earlier versions copied from session to session."""
     return {name: value for name, value in json.loads(settings).items() if name not in SHARED}
 
 
 def meanings_in(version: int) -> Mapping[str, Meaning]:
-    """Return what the columns of a log with that version of the schema mean."""
+    """Return the meaning of each JSON column in a log with that version of the schema."""
     if version >= _SHARED_SINCE:
         return _MEANINGS
     return {**_MEANINGS, "settings": drop_copied_settings}
@@ -117,7 +117,7 @@ def _columns(connection: apsw.Connection, table: Table) -> Sequence[str]:
 
 
 def _missing(table: Table, columns: Sequence[str], one: str, other: str) -> str:
-    """Return the query for the keys of rows of ``one`` that are missing or different in ``other``."""
+    """Return the query for the keys of rows in ``one`` that are missing or different in ``other``."""
     key = ", ".join(f"a.{name}" for name in table.key)
     same_key = " AND ".join(f"a.{name} = b.{name}" for name in table.key)
     differs = " OR ".join(f"a.{name} IS NOT b.{name}" for name in [table.key[0], *columns])

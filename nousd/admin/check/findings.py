@@ -1,4 +1,4 @@
-"""The findings of a check, as data: a line each for people, JSON for programs."""
+"""The findings of a check, as one line each for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Final, Literal
 import msgspec
 
 FINDINGS_MAX: Final = 1000
-"""Maximum findings that are kept. A log that is broken throughout has one for each of its events."""
+"""Maximum number of stored findings. A completely broken log has one for each of its events."""
 
 Severity = Literal["error", "note"]
-"""``error``: something is damaged or lost. ``note``: worth knowing, but in order."""
+"""``error``: something is damaged or lost. ``note``: worth knowing, but not a fault."""
 
 
 class Finding(msgspec.Struct, frozen=True):
     """One finding.
 
     Args:
-        what: the end of a sentence, such as ``is no event of v1``.
-        where: its beginning: ``evt-17``, ``run run-1``, the path of a file.
+        what: the predicate of a sentence, such as ``is no event of v1``.
+        where: its subject: ``evt-17``, ``run run-1``, or the path of a file.
     """
 
     what: str
@@ -31,7 +31,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Findings:
-    """Collects findings, the first ``FINDINGS_MAX`` of them; ``untold`` counts the others."""
+    """Stores the first ``FINDINGS_MAX`` findings; ``untold`` counts the others."""
 
     def __init__(self) -> None:
         self.kept: list[Finding] = []
@@ -47,10 +47,10 @@ class Findings:
 
 
 Progress = Callable[[int], None]
-"""Called from time to time with the number of checked events."""
+"""Receives the number of events processed so far."""
 
 PROGRESS_EVENTS: Final = 50_000
-"""Number of events between two such calls."""
+"""Number of events between two calls of a progress function."""
 
 
 def no_progress(_events: int) -> None:

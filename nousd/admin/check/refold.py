@@ -1,11 +1,11 @@
 """Rebuilds the rows of a log from its events, in a separate database.
 
 It applies the same changes as the daemon's writer (``machine.projection``), with the same statements
-(``store.sqlite.rows``). Two things cannot be derived from events:
+(``store.sqlite.rows``). Two kinds of rows do not follow from events:
 
-- What a branch shares with a deleted parent: the parent's events are gone, so only the branch's rows
-  have it. ``adopt`` copies them.
-- The row that keeps the id of a deleted session from being used again; it is made from the tombstone.
+- Rows that a branch shares with a deleted parent: the parent's events are gone, so only the branch has
+  them. ``adopt`` copies them.
+- The row that reserves the id of a deleted session; it is made from the tombstone.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from nousd.store.sqlite import deleting
 from nousd.store.sqlite import rows as _rows_sqlite
 
 Adopt = Callable[[str, int], None]
-"""Called with a branch whose parent does not exist, or was adopted itself, and the number of its first
-event: copies the rows that it held from the start."""
+"""Copies the rows that a branch had from the start. Receives the branch, whose parent does not exist or
+was adopted itself, and the number of its first event."""
 
 
 class Refold:
     """Applies events, in the order of the log, to the rows of ``connection``.
 
-    The caller may have a transaction open; otherwise each statement is one.
+    The caller may have a transaction open; otherwise each statement is a transaction.
     """
 
     def __init__(self, connection: apsw.Connection, adopt: Adopt) -> None:
@@ -47,8 +47,8 @@ class Refold:
                 self._bury(change.session_id, logged)
 
     def _follow_copy(self, copied: CopyEntries, seq: int) -> None:
-        """Adopt what no event tells. When an adopted parent got each of its artifacts is unknown too,
-        so its rows do not show which of them its own branches were given.
+        """Adopt the rows that follow from no event. When an adopted parent got each of its artifacts is
+        unknown too, so its rows do not show which of them its own branches inherited.
         """
         if copied.parent_id in self._adopted or not self.has_session(copied.parent_id):
             self._adopted.add(copied.session_id)

@@ -1,6 +1,6 @@
-"""Walks every run of a log through the lifecycle tracker that made its events.
+"""Checks the events of every run of a log with the lifecycle tracker that the daemon uses.
 
-It holds the runs that are open at one moment, and nothing of ended ones.
+It stores only the runs that are open.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class RunWalker:
     """Follows the runs of a log, in order.
 
     Args:
-        has_ended: returns whether the end of a run that is not open was seen.
+        has_ended: returns whether the log has the end of a run that is not open.
     """
 
     def __init__(self, has_ended: Callable[[str], bool]) -> None:
@@ -30,11 +30,11 @@ class RunWalker:
         return list(self._open)
 
     def tracker_of(self, run_id: str) -> LifecycleTracker | None:
-        """Return the state of an open run; None if it had a fault, so that it is unknown."""
+        """Return the tracker of an open run; None if its state is unknown because of a fault."""
         return self._open.get(run_id)
 
     def follow(self, logged: LoggedEvent) -> str | None:
-        """Return why the event is not allowed at this position; only the first fault of a run."""
+        """Return why the event is not allowed at this position; None after the first fault of a run."""
         run_id = logged.run_id
         if run_id is None or run_id in self._broken:
             if isinstance(logged.event, AgentEnd):

@@ -1,1 +1,1 @@
-"""``nousd doctor``: checks of the machine and the settings."""
+"""``nousd doctor``: checks the machine and the settings."""

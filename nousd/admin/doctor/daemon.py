@@ -21,17 +21,17 @@ from nousd.store.sqlite.database import inspect
 from nousd.wire.commands import GetCapabilities, GetState, ListTools
 
 ANSWER_SECONDS: Final = 5.0
-"""How long a ping is waited for."""
+"""Maximum wait for the answer to each request."""
 
 QUICK_CHECK_SECONDS: Final = 10.0
-"""How long SQLite may look at the database. ``nousd check`` has all the time it needs."""
+"""Time limit of SQLite's quick check. ``nousd check`` has no limit."""
 
 _STEPS_BETWEEN_LOOKS: Final = 10_000
-"""Instructions of SQLite's machine between two looks at the clock, about a millisecond."""
+"""Instructions of SQLite's virtual machine between two checks of the clock, about a millisecond."""
 
 
 def socket(world: World) -> Iterator[Check]:
-    """Check that the socket answers, and what the daemon there runs with."""
+    """Check that a daemon answers on the socket, and show the settings it runs with."""
     path = world.settings.socket
     began = time.monotonic()
     try:
@@ -52,7 +52,7 @@ def socket(world: World) -> Iterator[Check]:
 
 
 def _runs_with(daemon: Connection, settings: Settings) -> Check:
-    """Return what the daemon that runs was started with, and what would be different now."""
+    """Return the main settings of the running daemon, and those that a new daemon would not share."""
     try:
         told = daemon.ask(GetCapabilities())
         mode = daemon.ask(GetState()).permission_mode
@@ -85,7 +85,7 @@ def _on_or_off(value: bool) -> str:  # noqa: FBT001
 
 
 def locks(world: World) -> Iterator[Check]:
-    """Check the holders of the state folder and the socket."""
+    """Check which processes hold the locks of the state folder and the socket."""
     for name, lock_file in (
         ("state lock", state_lock_file(world.settings.state_dir)),
         ("socket lock", socket_lock_file(world.settings.socket)),

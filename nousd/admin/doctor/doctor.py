@@ -1,7 +1,6 @@
-"""``nousd doctor``: checks everything that a daemon needs, and changes nothing.
+"""``nousd doctor``: checks everything that a daemon needs, without changing anything.
 
-A check is a row of ``EXAMINATIONS``. The checks do not know each other, and each runs whether or not
-others failed.
+``EXAMINATIONS`` lists the checks. They are independent, and each runs whether or not others failed.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ EXAMINATIONS: Final[Mapping[About, tuple[Examine, ...]]] = {
         examine_tools.toolchains,
     ),
 }
-"""In the order of the report."""
+"""The checks, in the order of the report."""
 
 _HEADS: Final[Mapping[About, str]] = {
     "running": "the daemon that runs:",
@@ -91,7 +90,7 @@ def doctor(
 def _settings(
     flags: Mapping[str, Any], environ: Mapping[str, str], config: Path | None
 ) -> tuple[list[Check], World | None]:
-    """Read the settings. A daemon does not start with invalid ones, and there is nothing else to check
+    """Read the settings. A daemon does not start with invalid settings, so nothing else can be checked
     then, unless only the settings of the model server are incomplete.
     """
     try:

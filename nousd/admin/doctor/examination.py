@@ -10,20 +10,20 @@ import msgspec
 from nousd.config.settings import Settings
 
 About = Literal["running", "new", "both"]
-"""Which daemon a check is about: the one that runs, one that starts now with these settings, or both."""
+"""The subject of a check: the running daemon, one that starts now with these settings, or both."""
 
 Status = Literal["ok", "warning", "failed", "skipped"]
-"""``failed``: the daemon does not start, or a part of it does not work. ``warning``: it works, and not
-as it should. ``skipped``: there is nothing to look at, for the reason that is said."""
+"""``failed``: the daemon does not start, or a part of it does not work. ``warning``: it works, but not
+as it should. ``skipped``: there is nothing to check, for the reason in ``found``."""
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        found: what there is, also where all is well.
-        advice: what to do; empty if nothing is to be done.
-        about: which daemon.
+        found: the observed state.
+        advice: the next step; empty if none is needed.
+        about: the daemon that the check concerns.
     """
 
     name: str
@@ -38,9 +38,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class World(NamedTuple):
-    """The settings and the machine that checks look at. The provider is never ``auto``, and may be
-    one that cannot be asked.
-    """
+    """The settings to check. The provider is never ``auto``, but may be one that cannot be queried."""
 
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""Checks of the HTTP server: its token, and a response at its address."""
+"""Checks of the HTTP server: its token and its address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nousd.runtime_paths.locations import http_token_file
 from nousd.runtime_paths.tokens import OpenToken, existing_http_token
 
 ANSWER_SECONDS: Final = 2.0
-"""How long an answer is waited for."""
+"""Maximum wait for a connection and for each part of the answer."""
 
 _ANSWER_BYTES_MAX: Final = 4096
 _HEALTH: Final = b"GET /global/health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
@@ -22,7 +22,7 @@ _UNIX: Final = "unix:"
 
 
 def token(world: World) -> Iterator[Check]:
-    """Check that the token exists and only its owner can read it."""
+    """Check that only its owner can read the token."""
     file = http_token_file(world.settings.state_dir)
     try:
         found = existing_http_token(file)
@@ -40,7 +40,7 @@ def token(world: World) -> Iterator[Check]:
 
 
 def address(world: World) -> Iterator[Check]:
-    """Check that this daemon's bridge answers there."""
+    """Check that the HTTP address is free, or that a daemon or a bridge answers there."""
     place = world.settings.http
     if place is None:
         yield Check("http", "skipped", "no HTTP server is asked for; --http names its address")
@@ -58,10 +58,10 @@ def address(world: World) -> Iterator[Check]:
 
 
 def _is_ours(place: str) -> bool:
-    """Ask who is there.
+    """Return whether a nousd process answers at the address.
 
     Raises:
-        ConnectionError: nothing listens there.
+        ConnectionError: no process listens there.
     """
     from http.client import HTTPException, HTTPResponse
 

@@ -1,7 +1,6 @@
-"""Checks of model servers, for each configured provider: is there a key, does the server respond, does
-it know the model.
+"""Checks of the model servers: for each configured provider its key, its server and its model.
 
-A key is only sent to its server, and never printed: the provider redacts it in the server's own words.
+A key is sent only to its server and never printed: the provider redacts it in the server's messages.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from nousd.providers.setup.configured import make_configured
 from nousd.redaction.redactor import Redactor
 
 SERVER_SECONDS: Final = 5.0
-"""How long a server may take to list its models."""
+"""Maximum time for a server to list its models."""
 
 
 def providers(world: World) -> Iterator[Check]:
@@ -40,7 +39,7 @@ def providers(world: World) -> Iterator[Check]:
 
 
 def resolve_provider(settings: Settings) -> tuple[Check, Settings]:
-    """Resolve ``auto`` as a daemon would that starts now."""
+    """Resolve ``auto`` as a daemon does at its start."""
     found = trio.run(auto.find_provider, settings.providers)
     chosen = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
     if found.provider == MOCK:
@@ -64,9 +63,7 @@ def _key(provider: ConfiguredProvider, *, is_default: bool) -> Check:
 
 
 class _ServerAnswer(NamedTuple):
-    """A server's answer: the configured model, and the listed models or the reason why
-    there are none.
-    """
+    """A server's answer: the configured model, and the listed models or the error instead of them."""
 
     model: str
     names: tuple[str, ...] | NousdError
@@ -153,4 +150,4 @@ _ADVICE: Final = {
     "/v1, that of others does not",
     429: "the server is busy or the account is used up; try again later",
 }
-"""HTTP status -> advice; 0 is for all others."""
+"""HTTP status -> advice; 0 for all others."""

@@ -1,4 +1,4 @@
-"""Checks of directories and files: their owners, and their permissions."""
+"""Checks of directories and files: their owners, their permissions and the disk space."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nousd.store.sqlite.store import RESERVE_SUFFIX
 
 FREE_BYTES_LOW: Final = 1024**3
 FREE_BYTES_TOO_LOW: Final = 64 * 1024**2
-"""Free space below the first is a warning; below the second a few long answers may fill the disk."""
+"""Free space below the first is a warning; below the second a few long answers can fill the disk."""
 
 _MIB: Final = 1024**2
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
@@ -91,10 +91,10 @@ def disk(world: World) -> Iterator[Check]:
 
 
 def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool, lock_file: Path) -> Check:
-    """Look at a folder as ``places.folders`` does before it is used.
+    """Check a folder as ``runtime_paths.folders`` does before it is used.
 
     Args:
-        own: it is the default directory, which a start makes private, refusing a link.
+        own: whether it is the default directory, which a start makes private and which is not a link.
     """
     if not os.path.lexists(path):
         return Check(name, "skipped", f"{path} is not there; the first start makes it")

@@ -1,4 +1,4 @@
-"""Checks for tool calls: valid rules, the supervisor and the sandbox."""
+"""Checks for tool calls: the supervisor, the sandbox, the toolchains and the rules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nousd.tools.sandbox.toolchains import Toolchain, find_toolchains
 from nousd.tools.sandbox.visible_paths import PROGRAM_FOLDER, SYSTEM_FOLDERS, SandboxChoices
 
 PROGRAM_SECONDS: Final = 5.0
-"""How long a program that does nothing may take."""
+"""Maximum time for a program that does nothing."""
 
 _OUTPUT_CHARS_MAX: Final = 200
 
@@ -33,7 +33,7 @@ _MEANS: Final = (
 )
 
 _LESS: Final = "commands have no sockets, not even among themselves"
-"""What bubblewrap allows and Landlock does not."""
+"""A restriction of Landlock that bubblewrap does not have."""
 
 _INSTEAD: Final = "use bubblewrap, or allow what builds and unpacks to run unsandboxed"
 
@@ -51,7 +51,7 @@ def supervisor(_world: World) -> Iterator[Check]:
 
 
 def sandbox(world: World) -> Iterator[Check]:
-    """Check which sandbox works, and the reason why a better one does not."""
+    """Show which sandbox works, and why a better one does not."""
     findings = Detector(world.settings.sandbox, SandboxChoices()).findings()
     against = [f"{finding.reason}" for finding in findings if finding.sandbox is None]
     advice = "; ".join(finding.advice for finding in findings if finding.advice)
@@ -77,7 +77,7 @@ def sandbox(world: World) -> Iterator[Check]:
 
 
 def toolchains(world: World) -> Iterator[Check]:
-    """Check that commands in the sandbox see the toolchains below the home."""
+    """Check that commands in the sandbox can read the toolchains below the home directory."""
     settings = world.settings
     env = filter_environment()
     home = Path(env.get("HOME") or Path.home())
@@ -103,7 +103,7 @@ def toolchains(world: World) -> Iterator[Check]:
 
 
 def _describe_toolchain(toolchain: Toolchain, home: Path) -> str:
-    """Return a toolchain with its directories of programs."""
+    """Return the name of a toolchain with its program directories."""
     programs = [path for path in toolchain.paths if path.name == PROGRAM_FOLDER]
     where = ", ".join(_shorten_path(path, home) for path in programs or toolchain.paths)
     older = f", and {toolchain.left_out} older versions" if toolchain.left_out else ""
@@ -111,7 +111,7 @@ def _describe_toolchain(toolchain: Toolchain, home: Path) -> str:
 
 
 def _show_advice(settings: Settings, more: Sequence[Path], home: Path) -> str:
-    """Return the line for the settings file that shows these paths too."""
+    """Return the advice to add these paths to the settings file."""
     paths = [*settings.sandbox_paths, *more]
     line = ", ".join(
         json.dumps(_shorten_path(path, home), ensure_ascii=False)
@@ -158,7 +158,7 @@ def _reason(ended: ProcessEnd, output: str) -> str:
 
 
 def rules(world: World) -> Iterator[Check]:
-    """Check that every rule is valid, and show the mode for calls that no rule decides."""
+    """Check that every rule is valid, and show the mode that decides calls without a rule."""
     settings = world.settings
     table = settings.permissions
     try:

@@ -1,1 +1,1 @@
-"""Opening and reading a log without changing it: files, lines, tables and pages, damaged ones too."""
+"""Opens and reads a log without changing it: files, lines, tables and pages, damaged ones too."""

@@ -1,9 +1,8 @@
-"""Reads the tables of a damaged database through SQLite, around the pages that it cannot read.
+"""Reads the tables of a damaged database through SQLite, skipping the pages that it cannot read.
 
-SQLite finds a row by walking down from the root of its table, and stops at the first damaged page. So
-events are read from both ends as far as possible, and the rest is halved and read in the same way,
-until only the numbers on damaged pages are left. Other tables are small and are read from both ends
-only.
+SQLite finds a row by descending from the root of its table, and stops at the first damaged page. So
+events are read from both ends as far as possible; the rest is halved and read in the same way, until
+only the numbers on damaged pages are left. Other tables are small and only read from both ends.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import apsw
 from nousd.admin.reading.lines import STORED_LINE, StoredLine
 
 PROBES_MAX: Final = 100_000
-"""Failed reads after which the rest counts as unreadable; about a second's worth."""
+"""Failed reads after which the rest counts as unreadable, about one second."""
 
 SEQ_MAX: Final = 2**63 - 1
 
@@ -27,11 +26,11 @@ _FORWARD: Final = f"SELECT {STORED_LINE} FROM events WHERE seq BETWEEN ? AND ? O
 _BACKWARD: Final = f"{_FORWARD} DESC"
 
 Put = Callable[[StoredLine], None]
-"""Receives a row as it was found."""
+"""Receives a row as it was read."""
 
 
 class Stretch(NamedTuple):
-    """Numbers, both included, that could not be read; ``last`` may be ``SEQ_MAX``."""
+    """A range of event numbers, both included, that could not be read; ``last`` may be ``SEQ_MAX``."""
 
     first: int
     last: int
@@ -41,7 +40,7 @@ class EventReader:
     """Reads all reachable events.
 
     Args:
-        highest: no event has a larger number, as far as known.
+        highest: the presumed highest number of an event.
     """
 
     def __init__(self, connection: apsw.Connection, put: Put, highest: int) -> None:
@@ -52,7 +51,7 @@ class EventReader:
         self._failures = 0
 
     def read(self) -> None:
-        """Pass on every reachable row, in no order, and note the rest in ``unreadable``."""
+        """Pass every reachable row to ``put``, in no order, and add the others to ``unreadable``."""
         waiting = [Stretch(1, SEQ_MAX)]
         while waiting:
             stretch = waiting.pop()
@@ -67,7 +66,7 @@ class EventReader:
             waiting += [Stretch(middle + 1, left.last), Stretch(first, middle)]
 
     def _from_both_ends(self, stretch: Stretch) -> Stretch | None:
-        """Return the rows between the damages that stopped reading from either end."""
+        """Read rows from both ends; return the range between the two unreadable rows, or None."""
         first, last = stretch
         try:
             for row in self._connection.execute(_FORWARD, stretch):
@@ -123,11 +122,11 @@ _COLUMNS: Final[dict[str, Types]] = {
     "state": _TEXT,
     "status": _TEXT,
 }
-"""column -> its type. SQLite enforces that when it writes, not when it reads."""
+"""Column -> its types. SQLite enforces them when it writes, not when it reads."""
 
 
 class RowReader:
-    """Reads rows of the tables beside the events; ``failed`` names those that were not whole.
+    """Reads rows of the tables other than the events; ``failed`` names those with unreadable rows.
 
     Args:
         connection: None if SQLite cannot read the database at all; then no table has rows.
@@ -138,7 +137,7 @@ class RowReader:
         self._connection = connection
 
     def has_table(self, name: str) -> bool:
-        """True if the schema, as far as it can be read, has a table of that name."""
+        """Return whether the schema, as far as it can be read, has a table of that name."""
         if self._connection is None:
             return False
         try:
@@ -148,7 +147,7 @@ class RowReader:
             return False
 
     def has_column(self, table: str, name: str) -> bool:
-        """True if a table, as far as the schema can be read, has a column of that name."""
+        """Return whether a table, as far as the schema can be read, has a column of that name."""
         if self._connection is None:
             return False
         try:
@@ -158,7 +157,7 @@ class RowReader:
             return False
 
     def all(self, table: str, columns: str, order: str) -> Iterator[Sequence[Any]]:
-        """Yield every row that can be got at, some twice.
+        """Yield every reachable row, some twice.
 
         Args:
             order: the columns of the table's own b-tree.
@@ -170,21 +169,21 @@ class RowReader:
                 return
 
     def one(self, table: str, columns: str, where: str, key: Sequence[Any]) -> Sequence[Any] | None:
-        """Return the row with that key, if it is there and can be read."""
+        """Return the row with that key, if it exists and can be read."""
         rows = self.some(table, columns, where, key)
         return rows[0] if rows else None
 
     def some(
         self, table: str, columns: str, where: str, key: Sequence[Any]
     ) -> Sequence[Sequence[Any]]:
-        """Return the rows for which a condition holds, as far as they can be read."""
+        """Return the readable rows for which a condition holds."""
         query = f"SELECT {columns} FROM {table} WHERE {where}"  # noqa: S608
         return list(self._rows(table, columns, query, key))
 
     def _rows(
         self, table: str, columns: str, query: str, key: Sequence[Any]
     ) -> Generator[Sequence[Any], None, bool]:
-        """Yield rows up to the first unreadable one; return whether there is none."""
+        """Yield rows up to the first unreadable one; return whether all could be read."""
         if self._connection is None:
             self.failed.add(table)
             return True

@@ -1,6 +1,6 @@
-"""Sessions that are being deleted: their rows are in a log, and nobody is to see them any more.
+"""Hides sessions that are being deleted, whose rows are partly still in a log.
 
-A daemon is at it, or was killed and drops the rest at its next start (``nousd.store.sqlite.deleting``).
+A daemon is deleting them, or was killed and does so at its next start (``nousd.store.sqlite.deleting``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EVENT_IS_KEPT: Final = """
         WHERE doomed.session_id = events.session_id AND events.seq < doomed.seq
     )
 """
-"""The condition for events of ``events``, as long as ``find_doomed`` was called before."""
+"""The condition for visible rows of ``events``; ``find_doomed`` must have been called before."""
 
 _MAKE: Final = (
     "CREATE TEMP TABLE doomed (session_id TEXT NOT NULL PRIMARY KEY, seq INTEGER NOT NULL)",
@@ -37,11 +37,11 @@ _FILL: Final = (
 
 
 def find_doomed(connection: apsw.Connection, log: str) -> tuple[str, ...]:
-    """Make the temporary tables ``doomed``, of the sessions, and ``doomed_bodies``, of the entries that
-    no other session has; return the ids of the sessions.
+    """Create the temporary tables ``doomed``, of sessions that are being deleted, and ``doomed_bodies``,
+    of entries that no other session has. Return the ids of the sessions.
 
     Args:
-        log: the name of the database on this connection; it may be of an earlier version.
+        log: the name of the log's database on this connection; it may be of an earlier version.
     """
     for statement in _MAKE:
         connection.execute(statement)

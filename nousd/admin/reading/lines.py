@@ -1,6 +1,6 @@
 """Decodes a row of the log into its event, or finds its fault.
 
-Everything that a daemon takes for granted is verified here, because any bit may have flipped.
+It verifies everything that a daemon relies on, because any bit may have flipped.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class LoggedEvent(NamedTuple):
     """An event of the log.
 
     Args:
-        event: in the current version.
-        line: as it was written, in ``schema_version``, with its LF.
+        event: the event in the current version.
+        line: the line as it was written, in ``schema_version``, with its LF.
     """
 
     seq: int
@@ -37,12 +37,12 @@ class LoggedEvent(NamedTuple):
 
     @property
     def columns(self) -> bytes:
-        """The columns of its row; see ``StoredLine``."""
+        """The expected columns of the event's row; see ``StoredLine``."""
         return f"{self.type}{self.event.session_id}{self.thread or ''}".encode()
 
     @property
     def thread(self) -> str | None:
-        """The run of the event, or the client's own call."""
+        """The value of the column ``run_id``: the event's run, or its client call."""
         return thread_of(self.event)
 
     @property
@@ -52,7 +52,7 @@ class LoggedEvent(NamedTuple):
 
     @property
     def joined_from(self) -> int | None:
-        """The number of the first event that a joined delta replaces."""
+        """The number of the first event that a joined delta replaces; None for other events."""
         return _parse_joined_from(self.event)
 
 
@@ -61,7 +61,7 @@ class StoredLine(NamedTuple):
 
     Args:
         columns: type, session and run of the row, concatenated.
-        line: bytes; a damaged database may give anything else.
+        line: bytes; a damaged database may return any other type.
     """
 
     seq: int
@@ -73,7 +73,7 @@ class StoredLine(NamedTuple):
 STORED_LINE: Final = """
     seq, schema_version, CAST(type || session_id || coalesce(run_id, '') AS BLOB), line
 """
-"""The columns of a ``StoredLine`` in SQL. As bytes, because damaged text may not be text."""
+"""The columns of a ``StoredLine`` in SQL. Text is read as bytes, because damaged text may be invalid."""
 
 
 def _parse_joined_from(event: Event) -> int | None:
@@ -82,7 +82,7 @@ def _parse_joined_from(event: Event) -> int | None:
 
 
 def read_line(stored: StoredLine) -> LoggedEvent | str:
-    """Return the event of a row, or a few words about its fault."""
+    """Return the event of a row, or a description of its fault."""
     line = stored.line
     if not isinstance(line, bytes) or not line.endswith(b"\n") or line.count(b"\n") != 1:
         return "is not one line that ends in LF"

@@ -1,17 +1,16 @@
 """Opens a log for reading, without changing a byte of its directory.
 
 A plain read-only connection is not enough: for a log in WAL mode SQLite creates missing ``-wal`` and
-``-shm`` files even for a reader. So there are two ways, depending on the files:
+``-shm`` files even for a reader. So there are two cases, depending on the files:
 
 - Both side files exist: a daemon has the log open, or was killed. SQLite uses ``-shm`` unchanged
-  (``readonly_shm``) and checks its validity itself. To a running daemon this is an ordinary reader: one
-  transaction sees one state.
-- One of them is missing: no process has the log open. It is read through a read-only VFS. Its connection
-  claims the file exclusively without taking a lock, which makes SQLite keep the index of the WAL in
-  memory.
+  (``readonly_shm``) and checks its validity itself. To a running daemon this is an ordinary reader: a
+  transaction is one snapshot.
+- One of them is missing: no process has the log open. It is read through a read-only VFS. The connection
+  uses exclusive locking mode without taking a lock, so that SQLite keeps the index of the WAL in memory.
 
-In the second case a daemon that starts between two reads would change the file under the reader. So
-callers compare the state of the files at the end (``stamp``).
+In the second case a daemon that starts between two reads would change the file under the reader. So the
+state of the files is compared at the end (``stamp``).
 """
 
 from __future__ import annotations
@@ -35,24 +34,24 @@ SIDE_FILES: Final = ("-wal", "-shm")
 _VFS: Final = "nousd-reading"
 
 _COMPLAINTS_MAX: Final = 100
-"""Of SQLite's own messages."""
+"""Maximum messages of SQLite's integrity check."""
 
 Stamp = tuple[tuple[int, int, int, int] | None, ...]
-"""Which files there are beside the log, how long they are and when they were written."""
+"""Device, inode, size and modification time of the log and its WAL; None for a missing file."""
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a log with its WAL; 0 if there is none."""
+    """Return the size of a log with its WAL in bytes; 0 if there is none."""
     return sum(file.stat().st_size for file in (path, wal_of(path)) if file.exists())
 
 
 def wal_of(path: Path) -> Path:
-    """Return the file that holds what was committed last."""
+    """Return the path of the log's WAL."""
     return path.with_name(path.name + "-wal")
 
 
 def is_shared(path: Path) -> bool:
-    """Return whether a process has the log open, or was killed while it had."""
+    """Return whether a process has the log open, or was killed with the log open."""
     return all(path.with_name(path.name + suffix).exists() for suffix in SIDE_FILES)
 
 
@@ -80,11 +79,10 @@ def _stamp(path: Path) -> tuple[int, int, int, int] | None:
 
 
 def require_finished(path: Path) -> None:
-    """Raise for a log with a rollback journal: it must be rolled back first, and a reader cannot do
-    that.
+    """Raise if the log has a rollback journal, which a reader cannot roll back.
 
     Raises:
-        StoreError: there is one.
+        StoreError: there is a rollback journal.
     """
     if path.with_name(f"{path.name}-journal").exists():
         raise StoreError(
@@ -95,7 +93,7 @@ def require_finished(path: Path) -> None:
 
 @contextmanager
 def open_log(path: Path) -> Iterator[apsw.Connection]:
-    """Provide a connection that can only read.
+    """Provide a read-only connection to a log.
 
     Raises:
         StoreError: the file cannot be opened, a daemon was started on it meanwhile, or an interrupted
@@ -131,8 +129,8 @@ def _open(path: Path, *, shared: bool) -> Iterator[apsw.Connection]:
 def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
     """Provide a connection to an empty log of the current schema, with the log attached as ``name``.
 
-    The empty one is on the disk without a name and is gone at the end of the block. It is made for
-    speed, not to survive anything.
+    The empty log is in an unnamed temporary file, which is gone at the end of the block. It is not
+    durable.
 
     Raises:
         StoreError: see ``open_log``.
@@ -164,7 +162,7 @@ def _open_connection(uri: str, *, shared: bool) -> Iterator[apsw.Connection]:
     try:
         connection.set_busy_timeout(BUSY_MS_MAX)
         if not shared:
-            # Before anything is read or attached, or SQLite would create the index in a file after all.
+            # Before anything is read or attached; otherwise SQLite would create the index as a file.
             connection.pragma("locking_mode", "EXCLUSIVE")
             connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         yield connection
@@ -210,7 +208,7 @@ class _ReadingVFS(apsw.VFS):
         flags[0] &= ~(apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_READWRITE)
         flags[0] |= apsw.SQLITE_OPEN_READONLY
         if flags[0] & apsw.SQLITE_OPEN_WAL and path is not None and not Path(path).exists():
-            # SQLite wants a WAL for a database of that mode; this one is empty and stays it.
+            # SQLite requires a WAL for a database of that mode; this one is always empty.
             path = os.devnull
         return _ReadingFile(path, flags)
 
@@ -223,7 +221,7 @@ class _ReadingFile(apsw.VFSFile):
         super().__init__("", path, flags)
 
     def xLock(self, level: int) -> None:  # noqa: N802
-        """Nobody else has the file open, so no lock is needed."""
+        """No other process has the file open, so no lock is needed."""
 
     def xUnlock(self, level: int) -> None:  # noqa: N802
         """See ``xLock``."""

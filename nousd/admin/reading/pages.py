@@ -1,20 +1,20 @@
-"""The pages of a database and of its WAL, read without SQLite: for logs that SQLite cannot read.
+"""Reads the pages of a database and its WAL without SQLite, for logs that SQLite cannot read.
 
 Theory of operation (SQLite's file format, sections 1.6, 2.1 and 4). Every row is on a leaf page of its
 table's b-tree, or begins there and continues over a chain of overflow pages. Interior pages point to the
-leaves, and if one of them is lost, SQLite finds nothing below it. But a leaf is recognizable by its type
+leaves; if one of them is lost, SQLite finds nothing below it. But a leaf is recognizable by its type
 byte, and the rows of a log by their content: an event is a line that begins with its number, and an
 artifact's id is the hash of its bytes (of all its chunks together, so the caller verifies it). So this
-module reads every page, whatever it belongs to, and needs no other page except the overflow pages of a
+module reads every page, regardless of its table, and needs no other page except the overflow pages of a
 long row.
 
-The newest version of a page is read first, which may be in the WAL. Frames are valid up to the last
-commit, by their salt alone: a wrong checksum means that something in this frame or before it is damaged,
-not that everything is.
+The newest version of a page, which may be in the WAL, is read first. Frames up to the last commit are
+accepted by their salt alone: a wrong checksum means that a part of this frame or of one before it is
+damaged, not that all of it is.
 
-If a leaf itself is damaged, rows are searched for by their bytes (``_loose_events``). A match is
-accepted only with the row's other columns right before it: a tool's output may contain whole event
-lines, of this log or of another one.
+In a damaged leaf, events are found by a search for their lines (``_loose_events``). A match is accepted
+only with the row's other columns right before it: a tool's output may contain whole event lines, of
+this log or of another one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from nousd.admin.reading.lines import StoredLine
 _LEAF: Final = 0x0D
 _PAGE_SIZES: Final = frozenset(2**power for power in range(9, 17))
 _PAGE_BYTES: Final = 4096
-"""SQLite's default, which every log has."""
+"""SQLite's default page size, which every log uses."""
 
 _WAL_HEADER: Final = 32
 _FRAME_HEADER: Final = 24
@@ -47,7 +47,7 @@ _NAMESPACE: Final = b"default"
 
 _PAYLOAD_BYTES_MAX: Final = 2**31
 _HEADER_BYTES_MAX: Final = 256
-"""Of a record of the log: a few columns."""
+"""Maximum header size of a log's record, which has few columns."""
 
 
 class RawArtifact(NamedTuple):
@@ -59,7 +59,7 @@ class RawArtifact(NamedTuple):
 
 
 class RawChunk(NamedTuple):
-    """A row that looks like a chunk of an artifact."""
+    """A row with the form of a chunk of an artifact."""
 
     artifact_id: str
     idx: int
@@ -67,7 +67,7 @@ class RawChunk(NamedTuple):
 
 
 class RawInfo(NamedTuple):
-    """A row that looks like an artifact's."""
+    """A row with the form of an artifact's description."""
 
     artifact_id: str
     media_type: str
@@ -79,7 +79,7 @@ RawRow = StoredLine | RawArtifact | RawChunk | RawInfo
 
 
 class PageReader:
-    """All pages of a database at ``path``, and of its WAL. Use it as a context manager."""
+    """Reads all pages of the database at ``path`` and of its WAL. Use it as a context manager."""
 
     def __init__(self, path: Path, wal: Path) -> None:
         with ExitStack() as files:
@@ -102,11 +102,11 @@ class PageReader:
 
     @property
     def wal_frames(self) -> int:
-        """Return the number of frames up to the last commit."""
+        """The number of frames up to the last commit."""
         return len(self._newest) + len(self._older)
 
     def rows(self) -> Iterator[RawRow]:
-        """Yield every event and artifact on any page, newest forms first; some more than once."""
+        """Yield every event and artifact on any page, newest pages first; some more than once."""
         for number, page in self._pages():
             yield from self._rows_of(number, page)
 
@@ -114,7 +114,7 @@ class PageReader:
 
     def _pages(self) -> Iterator[tuple[int, bytes]]:
         in_file = -(-len(self._database) // self._page_bytes)
-        # A damaged frame may name any number, so those beyond the file are not counted up to.
+        # A damaged frame may have any page number, so numbers beyond the file are not enumerated.
         beyond = sorted(number for number in self._newest if number > in_file)
         for number in itertools.chain(range(1, in_file + 1), beyond):
             yield number, self._page(number)
@@ -166,7 +166,7 @@ class PageReader:
     def _salt(self, headers: Sequence[bytes]) -> bytes:
         """Return the salt of the frames since the WAL was last reset.
 
-        It stands in the WAL's own header and in its first frame, of which one may be damaged.
+        Both the WAL's header and its first frame contain it; one of them may be damaged.
         """
         salts = [header[8:16] for header in headers]
         return max((self._wal[16:24], *salts[:1]), key=salts.count)
@@ -190,7 +190,7 @@ class PageReader:
         return 100 if number == 1 else 0
 
     def _cells(self, number: int, page: bytes) -> Iterator[tuple[int, bytes | None]]:
-        """Yield rowid and record of each cell of a table's leaf; None where it is damaged."""
+        """Yield the rowid and record of each cell of a table's leaf; the record is None if damaged."""
         start = self._start_of(number)
         if len(page) < start + 8 or page[start] != _LEAF:
             return
@@ -218,7 +218,7 @@ class PageReader:
         return rowid, self._with_overflow(record, page[at + local : at + local + 4], size)
 
     def _local_bytes(self, size: int) -> int:
-        """Return how much of a row of that size lies on its leaf."""
+        """Return how many bytes of a row of that size are stored on its leaf."""
         usable = self._page_bytes
         if size <= usable - 35:
             return size
@@ -239,7 +239,7 @@ class PageReader:
 
 
 def _map_file(path: Path, files: ExitStack) -> mmap.mmap | bytes:
-    """Return the content of a file, which is read on access; nothing if there is none."""
+    """Return the memory-mapped content of a file; empty bytes if it is missing or empty."""
     if not path.is_file() or path.stat().st_size == 0:
         return b""
     file = files.enter_context(path.open("rb"))
@@ -305,11 +305,11 @@ def _value(kind: int, content: bytes) -> Any:
 
 
 _INT_BYTES: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)
-"""serial type -> bytes, for those below 12."""
+"""Size in bytes of each serial type below 12."""
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends: seven bits a byte, all eight of a ninth."""
+    """Return a number and the offset after it: seven bits per byte, eight bits of a ninth byte."""
     value = 0
     for index, byte in enumerate(data[at : at + 9]):
         if index == 8:
@@ -321,11 +321,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _loose_events(page: bytes) -> Iterator[StoredLine]:
-    """Yield the whole lines on a page that stand behind the other columns of their row."""
+    """Yield the complete lines on a page that follow the other columns of their row."""
     for match in _LINE.finditer(page):
         before = page[: match.start()]
         type_at = before.rfind(match.group(2))
-        # The version stands between namespace and type: 1 takes no byte, a small number takes one.
+        # The version is between namespace and type: 1 takes no byte, a small number takes one.
         for version_bytes in (0, 1):
             namespace_end = type_at - version_bytes
             if type_at >= 0 and before[:namespace_end].endswith(_NAMESPACE):

@@ -1,11 +1,11 @@
-"""Completes a salvaged log: events and rows that follow from the ones that were found.
+"""Completes a salvaged log with the events and rows that follow from those that were found.
 
-Lost events that rows tell (``restore_events``) get their own numbers again: a row has the number of
-the event that made it. Anything else that a daemon could not work with is repaired by new events,
-because rows follow from events and from nothing else (``build_repair_events``).
+Lost events whose content is in rows get their old numbers again (``restore_events``): a row has the
+number of the event that made it. Any other state that a daemon cannot use is repaired by new events
+(``build_repair_events``), because rows follow only from events.
 
-The rows may be older than the events, if SQLite could not read all of the WAL. So they are only trusted
-in facts that never revert: that something existed, or was deleted, consumed or ended.
+If SQLite could not read all of the WAL, the rows may be older than the events. So they are trusted only
+for facts that never revert: that something existed, or was deleted, consumed or ended.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _input_decoder: Final = json_decoder(QueuedInput)
 _settings_decoder: Final = json_decoder(SessionSettings)
 _request_decoder: Final = json_decoder(RunRequest)
 
-# --- lost events that rows tell ----------------------------------------------------------------
+# --- lost events restored from rows ------------------------------------------------------------
 
 
 def restore_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEvent]:
-    """Yield lost events of sessions that were not deleted; only their time is unknown.
+    """Yield the lost events that can be restored, except those of deleted sessions.
 
     Args:
-        out: the new log, with the events that were found and no rows yet.
-        rows: of the damaged log.
+        out: the new log, with the events that were found and without rows.
+        rows: the rows of the damaged log.
     """
     deleted = _find_deleted_sessions(out, rows)
     births = {row[0]: row[1] for row in _births_in(out)}
@@ -61,7 +61,7 @@ def restore_events(out: apsw.Connection, rows: RowReader) -> Iterator[LoggedEven
 
 
 def build_logged_event(seq: int, event: Event, ts: str) -> LoggedEvent | None:
-    """Return the event under that number as this version writes it; None if it cannot be written."""
+    """Return the event with that number as this version writes it; None if the result is invalid."""
     line = number_event(seq, encode_event_tail(event, ts))
     unread = LoggedEvent(seq, EVENT_SCHEMA_VERSION, EVENT_TYPES[type(event)], event, ts, line)
     logged = read_line(StoredLine(seq, EVENT_SCHEMA_VERSION, unread.columns, line))
@@ -72,7 +72,7 @@ Restored = Iterator[tuple[int, Event, str]]
 
 
 def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
-    """Entries that a branch held from its creation come from its parent's events."""
+    """Yield appended entries, except those that a branch inherited: its parent's events made them."""
     parents = {row[0]: row[1] for row in rows.all("sessions", "session_id, parent_id", "rowid")}
     for session_id, entry_id, seq in rows.all(
         "entries", "session_id, entry_id, seq", "session_id, entry_id"
@@ -88,7 +88,7 @@ def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
 
 
 def _inputs(rows: RowReader) -> Restored:
-    """The inputs of one event stand behind one another."""
+    """Yield accepted inputs; one event may accept several."""
     kept = {
         (session_id, seq, position): body
         for session_id, seq, position, body in rows.all(
@@ -106,7 +106,7 @@ def _inputs(rows: RowReader) -> Restored:
 
 def _runs(rows: RowReader) -> Restored:
     columns = "seq, run_id, session_id, runtime, model, started_at"
-    # Stores of earlier versions do not tell how a run was asked for.
+    # Logs of earlier versions do not store the request of a run.
     columns += ", request" if rows.has_column("runs", "request") else ""
     for seq, run_id, session_id, runtime, model, started_at, *rest in rows.all(
         "runs", columns, "rowid"
@@ -123,7 +123,7 @@ def _runs(rows: RowReader) -> Restored:
 
 
 def adopt(out: apsw.Connection, rows: RowReader, branch: str, first: int) -> None:
-    """Copy what a branch shares with a missing parent, which only its rows have."""
+    """Copy the entries and artifact uses that a branch shares with a missing parent."""
     columns = "entry_id, parent_id, seq, role, snippet"
     of_branch = "session_id = ? AND seq < ?"
     for entry_id, parent_id, seq, role, snippet in rows.some(
@@ -152,7 +152,7 @@ def build_repair_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) 
     """Yield the events to append. Each is applied to ``out`` before the next is requested.
 
     Args:
-        runs: which has followed all events of ``out``.
+        runs: the walker that has followed all events of ``out``.
     """
     yield from _tombstones(out, rows)
     yield from _births(out, rows)
@@ -170,7 +170,7 @@ def _tombstones(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 
 def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    """Sessions of which something is left, but no row."""
+    """Yield the creation of sessions of which something is left, but no row."""
     left = {row[0] for row in out.execute(_SESSIONS_WITHOUT_ROW)}
     columns = "session_id, created_at, parent_id, leaf_id, settings, deleted"
     kept = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
@@ -197,7 +197,7 @@ _NEVER_SET: Final = SessionSettings()
 
 
 def _set_in(settings: SessionSettings) -> dict[str, Any]:
-    """Return the settings that differ from those of a session in which nothing was set."""
+    """Return the settings that differ from their defaults."""
     return {
         name: value
         for name in SETTINGS
@@ -206,9 +206,9 @@ def _set_in(settings: SessionSettings) -> dict[str, Any]:
 
 
 def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
-    """Restore settings that the creation of a session does not carry.
+    """Yield events for the settings that the creation of a session does not contain.
 
-    Permissions that the user gave meanwhile are not restored, because they may have been revoked.
+    Permissions granted since are not restored, because they may have been revoked.
     """
     if fields.get("archived"):
         yield events.SessionUpdated(session_id=session_id, archived=True)
@@ -225,7 +225,7 @@ def _after_birth(session_id: str, fields: dict[str, Any]) -> Iterator[Event]:
 
 
 def _settle_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    """Yield updates for inputs that a lost event consumed or cleared."""
+    """Yield updates for pending inputs that a lost event consumed or cleared."""
     columns = "session_id, input_id, state"
     for session_id, input_id, state in rows.all("inputs", columns, "rowid"):
         body = out.execute(_PENDING_INPUT, (session_id, input_id)).get
@@ -235,9 +235,9 @@ def _settle_inputs(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 
 def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Event]:
-    """Runs of which only the end is lost, and those that the daemon could not follow at its start.
+    """Yield the ends of runs whose end alone is lost, and of runs that a daemon could not recover.
 
-    Other open runs are left to that start, which ends them in balance.
+    The next start of the daemon ends the other open runs.
     """
     open_runs = list(out.execute("SELECT run_id, session_id FROM runs WHERE status = 'running'"))
     for run_id, session_id in open_runs:
@@ -268,7 +268,7 @@ def _activation(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
             yield events.SessionActivated(session_id=kept[0])
 
 
-# --- small questions ---------------------------------------------------------------------------
+# --- queries -----------------------------------------------------------------------------------
 
 _UNKNOWN_TIME: Final = "1970-01-01T00:00:00.000000Z"
 
@@ -312,7 +312,7 @@ def _has_entry(out: apsw.Connection, session_id: str, entry_id: str) -> bool:
 
 
 def _first_time(out: apsw.Connection, session_id: str) -> str:
-    """Return when the first event that is left of a session happened."""
+    """Return the time of the first remaining event of a session."""
     row = out.execute(_FIRST_OF_SESSION, all_of_session(session_id)).fetchone()
     logged = "" if row is None else read_line(StoredLine(*row))
     return _UNKNOWN_TIME if isinstance(logged, str) else logged.ts
@@ -321,7 +321,7 @@ def _first_time(out: apsw.Connection, session_id: str) -> str:
 def _queue_update(
     session_id: str, change: Any, inputs: tuple[QueuedInput, ...]
 ) -> events.QueueUpdate:
-    """Restore a queue event; its counts at that moment are lost, and only the inputs matter."""
+    """Return a queue event. The original counts are lost; only the inputs matter."""
     counts = PendingCounts(steer=0, follow_up=0)
     return events.QueueUpdate(
         session_id=session_id, change=change, inputs=inputs, pending_counts=counts

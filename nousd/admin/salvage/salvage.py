@@ -1,17 +1,17 @@
-"""``nousd check --salvage``: copies everything readable of a damaged log into a new log.
+"""``nousd check --salvage``: copies everything readable from a damaged log into a new log.
 
 The damaged log is only read. The steps, in order:
 
 1. Read the events through SQLite as far as possible (``damaged_tables``), and after any error also from
    the pages themselves (``pages``). An event that is intact in several places is taken once.
-2. Restore lost events whose content is completely in the rows: entries, inputs, starts of runs
+2. Restore lost events whose content is completely in the rows: entries, inputs and starts of runs
    (``repair``). They keep their numbers.
 3. Rebuild the rows by folding the events (``refold``). A deleted session stays deleted: its tombstone is
-   among the events, so the fold discards its other events, from whatever stale page they came.
-4. Add events that repair what a daemon could not use: a session without its first event, a run whose
-   events do not balance (``repair``). Their numbers are above all that were ever assigned.
+   among the events, so the fold discards its other events, even from stale pages.
+4. Add events that repair states that a daemon cannot use: a session without its first event, a run
+   whose events do not balance (``repair``). Their numbers are above all that were ever assigned.
 
-``OUT`` is renamed to its final name last, when it is complete and on disk.
+At the end ``OUT``, complete and on disk, is renamed to its final name.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from nousd.store.sqlite.database import flush_to_disk, inspect, open_for_writing
 from nousd.wire.events import DELTA_EVENTS, Event
 
 _EVENT_BYTES_MIN: Final = 64
-"""Every event line is longer, which bounds the number of events in a file."""
+"""Every event line is longer; this bounds the number of events in a file."""
 
 _SEQ_GUESSED_MAX: Final = 2**40
-"""Used if the counter cannot be read: more events than any log has."""
+"""Replaces the counter if it cannot be read: more events than any log has."""
 
 
 class SalvageReport(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class SalvageReport(msgspec.Struct, frozen=True):
         restored: lost events restored from their rows.
         added: new events that end interrupted runs or begin sessions that lost their first event.
         missing: (first, last) numbers of damaged ranges in which nothing was found.
-        findings: what was lost and what was repaired; ``untold`` is the number of further ones.
+        findings: losses and repairs; ``untold`` is the number of those that are not listed.
     """
 
     path: str
@@ -97,11 +97,11 @@ class SalvageReport(msgspec.Struct, frozen=True):
 
 
 def salvage(path: Path, out: Path, *, progress: Progress = no_progress) -> SalvageReport:
-    """Make ``out``, a new state folder with all that can be read of the log at ``path``.
+    """Create ``out``, a new state folder with everything readable from the log at ``path``.
 
     Raises:
-        StoreError: a daemon is at work on the log, ``out`` exists or cannot be written, or not one
-            event was found. Nothing is left at ``out``, and the log is as it was.
+        StoreError: a daemon has the log open, ``out`` exists or cannot be written, or no event was
+            found. Nothing is left at ``out``, and the log is unchanged.
         StoreTooNew: the log is not damaged but written by a newer version.
     """
     if not size_of(path):
@@ -181,11 +181,11 @@ class _Salvage:
             errors=self._findings.errors,
         )
 
-    # --- the events ----------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------
 
     def _open_source(self, stack: ExitStack) -> apsw.Connection | None:
-        """Return the log as SQLite sees it, if it does, and report SQLite's findings."""
-        # Nobody is at work on it, so the index of the WAL that lies there is of no use.
+        """Return a connection to the log, or None if SQLite cannot read it; report SQLite's findings."""
+        # No process has the log open, so an existing index of the WAL is useless.
         source = stack.enter_context(open_damaged(self._path))
         try:
             source.pragma("schema_version")
@@ -224,7 +224,7 @@ class _Salvage:
             self._put(logged)
 
     def _put(self, logged: LoggedEvent) -> bool:
-        """Take an event unless its number is taken; returns whether it was."""
+        """Insert an event unless its number is taken; return whether it was inserted."""
         self._out.execute(
             """
             INSERT OR IGNORE INTO events
@@ -245,10 +245,10 @@ class _Salvage:
         return bool(self._out.changes())
 
     def _read_pages(self, source: apsw.Connection | None, unreadable: Sequence[Stretch]) -> int:
-        """Look for more on the pages if anything was wrong; returns how many events were new.
+        """Search the pages for more events if anything was wrong; return the number of new ones.
 
-        Where nothing was, the WAL alone is suspicious: SQLite takes it up to the first frame that is
-        damaged and says nothing of the others. What they hold is newer than all that it has read.
+        If nothing was wrong, only the WAL is suspicious: SQLite reads it up to the first damaged frame
+        and ignores the others silently. Their events are newer than all that it has read.
         """
         is_whole = not (
             source is None or self._findings.errors or unreadable or self._damaged_lines
@@ -266,7 +266,7 @@ class _Salvage:
         return found - self._drop_joined()
 
     def _drop_joined(self) -> int:
-        """Drop deltas from stale pages that a joined one replaces; return their number."""
+        """Drop deltas from stale pages that a joined delta replaces; return their number."""
         before = self._out.total_changes()
         joined = "SELECT run_id, type, joined_from, seq FROM events WHERE joined_from IS NOT NULL"
         self._out.executemany(
@@ -282,10 +282,10 @@ class _Salvage:
         logged = read_line(stored)
         return not isinstance(logged, str) and self._put(logged)
 
-    # --- the rows ------------------------------------------------------------------------------
+    # --- rows ----------------------------------------------------------------------------------
 
     def _fold(self, refold: Refold) -> RunWalker:
-        """Make the rows; returns where the runs stand."""
+        """Rebuild the rows from the events; return the state of the runs."""
         runs = RunWalker(refold.has_ended)
         query = f"SELECT {STORED_LINE} FROM events ORDER BY seq"  # noqa: S608
         for count, row in enumerate(self._out.execute(query), 1):
@@ -300,7 +300,7 @@ class _Salvage:
         return runs
 
     def _mend(self, refold: Refold, events: Iterator[Event], first: int) -> int:
-        """Append new events from the number ``first`` on; returns how many."""
+        """Append new events, numbered from ``first``; return how many."""
         seq = first
         for event in events:
             ts = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -321,13 +321,13 @@ class _Salvage:
         return head
 
     def _beyond(self) -> int:
-        """Return a number above all that were ever given, where the log itself does not say it."""
+        """Return a number above all that were ever assigned, for a log whose counter is unreadable."""
         return self._head() + NUMBERS_PER_BLOCK + size_of(self._path) // _EVENT_BYTES_MIN
 
-    # --- reporting ---------------------------------------------------------------------------
+    # --- report ------------------------------------------------------------------------------
 
     def _report_missing(self, unreadable: Sequence[Stretch], end: int) -> Sequence[Stretch]:
-        """Return the gaps between readable events; ``end`` is the first number after the log's."""
+        """Report and return the ranges without events; ``end`` is the first number after the log's."""
         gaps = []
         query = "SELECT seq FROM events WHERE seq BETWEEN ? AND ? ORDER BY seq"
         for first, last in unreadable:
@@ -363,7 +363,7 @@ class _Salvage:
             )
 
     def _finish(self) -> None:
-        """Put everything on the disk, into the one file."""
+        """Move the WAL into the database file and flush it to disk."""
         self._out.pragma("synchronous", "FULL")
         complaint = self._out.pragma("integrity_check")
         assert complaint == "ok", complaint

@@ -1,4 +1,4 @@
-"""The lines of the interactive client that are commands: the first word begins with a slash."""
+"""The slash commands of the interactive client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nousd.errors import ClientError
 
 
 class Command(NamedTuple):
-    """A command: its arguments and meaning in a line, and what it does with the rest of the line."""
+    """A command: its help line, and the function that receives the rest of the typed line."""
 
     help: str
     run: Callable[[Conversation, str], None]
@@ -30,7 +30,7 @@ def _follow_up(talk: Conversation, text: str) -> None:
 
 
 def abort(talk: Conversation, _rest: str = "") -> None:
-    """Stop the run. What waited for it comes back into the line being typed."""
+    """Abort the run. Put the texts of its queue back into the line being typed."""
     answer = talk.ask_here("abort", {})
     talk.show(answer)
     talk.terminal.restore("\n".join(each["text"] for each in answer.payload.get("cleared", ())))
@@ -51,7 +51,7 @@ def _branch(talk: Conversation, name: str) -> None:
 
 
 def _beside(name: str) -> dict[str, Any]:
-    """Return the settings of another session: the daemon's active one belongs to other clients."""
+    """Return settings of a new session that leave the daemon's active session to other clients."""
     return {"activate": False, **({"name": name} if name else {})}
 
 
@@ -87,10 +87,10 @@ def _attach(talk: Conversation, named: str) -> None:
 
 
 def _files(named: str) -> list[Path]:
-    """Return the files that a line names: one name, which may hold spaces, or several as in a shell.
+    """Return the files that a line names: one name, which may contain spaces, or several as in a shell.
 
     Raises:
-        ClientError: one is no file that can be read.
+        ClientError: one is not a readable file.
     """
     whole = Path(named).expanduser()
     try:
@@ -169,4 +169,4 @@ COMMANDS: Final[dict[str, Command]] = {
     "/quit": Command("leave; a run continues", _quit),
     "/help": Command("this list", _help),
 }
-"""first word of a line -> command."""
+"""First word of a line -> command."""

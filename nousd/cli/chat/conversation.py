@@ -1,7 +1,7 @@
-"""One conversation: a session, its active run, what waits for the user, and how it is shown.
+"""One conversation: shows a session, its active run and its requests, and sends the user's commands.
 
-Nothing here waits for events or for keys. Each command goes over a connection of its own, so that Ctrl-C
-in the middle of one leaves nothing half sent.
+Nothing here waits for events or keys. Each command uses its own connection, so that Ctrl-C leaves no
+partial command behind.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nousd.client.answers import Answer, ReceivedEvent
 from nousd.errors import ClientError, Refused
 
 _RACES: Final = frozenset({"run_in_progress", "no_active_run"})
-"""Refusals that mean: the run began, or ended, while the line was being typed."""
+"""Refusals which mean that the run began or ended while the line was typed."""
 
 _FROM_THE_USER: Final = frozenset(
     {
@@ -35,14 +35,14 @@ _FROM_THE_USER: Final = frozenset(
         *("edit_queued", "move_queued", "remove_queued", "promote"),
     }
 )
-"""Commands that carry the client's name, so that other clients can tell who sent them."""
+"""Commands that contain the client's name, so that other clients can show the sender."""
 
 _OWN_INPUTS_MAX: Final = 256
 _REASONING_CHARS_MAX: Final = 256 * 1024
 
 
 class Interrupts:
-    """Ctrl-C as a count, so that it never leaves anything half shown; only a command is interrupted."""
+    """Counts presses of Ctrl-C, so that output is never interrupted. Only commands are interrupted."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -54,7 +54,7 @@ class Interrupts:
         return self._count > 0
 
     def take(self) -> int:
-        """Return how often Ctrl-C was pressed since the last call."""
+        """Return the number of presses of Ctrl-C since the last call."""
         count, self._count = self._count, 0
         return count
 
@@ -65,7 +65,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def during(self, ask: Callable[[], Answer]) -> Answer:
-        """Return the answer to a command. Raise KeyboardInterrupt if the user does not wait for it."""
+        """Return the answer to a command. Raise KeyboardInterrupt if the user presses Ctrl-C meanwhile."""
         self._is_asking = True
         try:
             return ask()
@@ -78,7 +78,7 @@ class Interrupts:
 
 
 class Conversation:
-    """The session that is shown, and what a user can do with it."""
+    """The displayed session, and the actions of its user."""
 
     def __init__(
         self,
@@ -100,27 +100,27 @@ class Conversation:
         self.is_leaving = False
         self.shows_reasoning = False
         self.attached: list[Path] = []
-        """The files that go with the next text."""
+        """The files to attach to the next text."""
         self.queued: Sequence[Mapping[str, Any]] = ()
-        """The queue as it was last shown, with its revision."""
+        """The queue as it was last shown; ``queue_revision`` is its revision."""
         self.queue_revision = 0
         self._printer = RunPrinter(terminal, verbose=options.verbose)
         self._own: deque[str] = deque(maxlen=_OWN_INPUTS_MAX)
-        """Inputs that were typed here."""
+        """Ids of inputs that were typed here."""
         self._in_transcript: set[str] = set()
-        """Messages that were shown with the transcript."""
+        """Ids of messages that were shown with the transcript."""
         self._reasoning: deque[str] = deque()
         self._reasoning_chars = 0
         self._reasoning_of = ""
         self._in_reasoning = False
 
-    # --- coming to a session -------------------------------------------------------------------
+    # --- attaching to a session ----------------------------------------------------------------
 
     def attach(self, named: Mapping[str, str]) -> None:
-        """Show a session and follow its events; without a name, the daemon's active or a new one.
+        """Show a session and follow its events; without a name, the daemon's active session or a new one.
 
         Raises:
-            ClientError: as ``ask``; the session that was shown is still shown.
+            ClientError: as ``ask``; the previous session stays attached.
         """
         state = self.ask("get_state", named).payload
         session_id = named.get("session_id") or state["session_id"]
@@ -148,7 +148,7 @@ class Conversation:
             self.say(line)
 
     def _build_subscription(self, cursor: str, here: Mapping[str, str]) -> dict[str, Any]:
-        """Return the subscription to a session; at a terminal it declares that it answers."""
+        """Return the subscription to a session; at a terminal this client answers approvals."""
         return {**here, "after": cursor, "types": "all", "confirms": self._at_terminal}
 
     def _show_session(self, state: Mapping[str, Any], record: Mapping[str, Any]) -> None:
@@ -163,10 +163,10 @@ class Conversation:
             self.terminal.write(being_said["text"])
 
     def select(self, answer: Answer) -> None:
-        """Show the session that a command made."""
+        """Attach to the session that a command created."""
         self.attach({"session_id": answer.payload["session_id"]})
 
-    # --- what is typed -------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------
 
     def send(self, text: str) -> None:
         """Start a run with the text, or queue it behind the active one.
@@ -192,7 +192,9 @@ class Conversation:
             self.say("(a run is going on: this comes after it; /steer TEXT goes first)")
 
     def hand_in(self, command: str, payload: dict[str, Any]) -> Mapping[str, Any] | None:
-        """Return the response to a text; None if an extension handled it: then its reply is shown."""
+        """Send a text and return the response. Show an extension's reply and return None if it handled
+        the text.
+        """
         answer = self.ask_here(command, {**payload, **self._attachments()}).payload
         self.attached = []
         for warning in answer.get("warnings", ()):
@@ -205,10 +207,10 @@ class Conversation:
         return answer
 
     def _attachments(self) -> dict[str, Any]:
-        """Return the key of a text that holds the attached files.
+        """Return the payload's key with the attached files, if there are any.
 
         Raises:
-            ClientError: one is too large, or cannot be read any more.
+            ClientError: a file is too large or no longer readable.
         """
         if not self.attached:
             return {}
@@ -223,7 +225,7 @@ class Conversation:
     # --- events --------------------------------------------------------------------------------
 
     def show_event(self, event: ReceivedEvent) -> bool:
-        """Show an event; return whether a user may want to type something now."""
+        """Show an event; return whether the user may want to type something now."""
         payload = event.payload
         if payload.get("session_id") != self.session_id:
             return False
@@ -250,13 +252,13 @@ class Conversation:
         return bool(asked) or event.type == "agent_end"
 
     def _mark_seen(self) -> None:
-        """Note for all clients of the user what has been shown, where somebody sees it."""
+        """Mark the session as seen, for all clients of the user, if this one is at a terminal."""
         if self._at_terminal:
-            with suppress(Refused):  # it may be deleted by now
+            with suppress(Refused):  # the session may be deleted
                 self.ask("mark_seen", {"session_id": self.session_id})
 
     def _show_input(self, event: ReceivedEvent) -> None:
-        """Show what was said to the model, unless it was typed here just now."""
+        """Show a user message, unless it was just typed here."""
         payload = event.payload
         is_input = event.type == "message_start" and payload.get("role") == "user"
         if not is_input or payload.get("message_id") in self._in_transcript:
@@ -271,7 +273,7 @@ class Conversation:
         self.say(f"> {name}{chat_lines.beginning(payload.get('text', ''))}")
 
     def other_client(self, payload: Mapping[str, Any]) -> str:
-        """Return the name of the other client that caused an event; "" for none, or none known."""
+        """Return the name of another client that caused an event; "" if there is none or it is unknown."""
         name = str(payload.get("client_id", ""))
         return "" if name == self._client_id else name
 
@@ -295,7 +297,7 @@ class Conversation:
         """The model's last reasoning; "" if there was none."""
         return "".join(self._reasoning)
 
-    # --- asking and showing --------------------------------------------------------------------
+    # --- commands and output -------------------------------------------------------------------
 
     def ask_here(self, command: str, payload: Mapping[str, Any]) -> Answer:
         """Send a command about the session; as ``ask``."""
@@ -306,7 +308,7 @@ class Conversation:
 
         Raises:
             Refused, DaemonUnreachable, AnswerTimedOut, ConnectionLost, AnswerInvalid
-            KeyboardInterrupt: Ctrl-C.
+            KeyboardInterrupt: the user pressed Ctrl-C.
         """
         if command in _FROM_THE_USER:
             payload = {**payload, "client_id": self._client_id}
@@ -318,10 +320,10 @@ class Conversation:
         return self.interrupts.during(exchange)
 
     def find_session(self, text: str) -> str:
-        """Return the id of the session that a text means: an id, the beginning of one, or a name.
+        """Return the id of the session that a text names by its id, the beginning of its id, or its name.
 
         Raises:
-            ClientError: it means none, or several.
+            ClientError: no session matches, or several.
         """
         from nousd.cli.session_choice import find_session
 

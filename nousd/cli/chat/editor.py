@@ -1,7 +1,8 @@
-"""The line being typed on a terminal: keys in, lines out, and one row that shows it.
+"""The line editor of a terminal: converts keys to lines, and provides the row that shows the line.
 
-There is no I/O here. The row scrolls sideways, so that it is always one row and can be erased and drawn
-again below any output. A bracketed paste is inserted as it is, line feeds too: only Enter ends a line.
+It does no I/O. The line scrolls sideways, so that it always fits one row, which can be erased and drawn
+again below any output. A bracketed paste is inserted unchanged, with its line feeds: only Enter ends a
+line.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from typing import Final, NamedTuple
 from nousd.cli.output import harmless
 
 TEXT_CHARS_MAX: Final = 4_194_304
-"""The longest text that a command takes; what is typed or pasted beyond it is dropped."""
+"""The longest text that a command accepts; further characters are dropped."""
 
 _HISTORY_LINES: Final = 200
 _HISTORY_CHARS_MAX: Final = 64 * 1024
-"""A longer line is not remembered."""
+"""Longer lines are not added to the history."""
 
 _PASTE_ENDS: Final = "\x1b[201~"
 
 _KEY: Final = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~]|[^\[O\x1b])|[^\x00-\x1f\x7f]+|[^\x1b]", re.DOTALL
 )
-"""One key: an escape sequence, Alt with a key, or a control; or characters in a row."""
+"""One key: an escape sequence, Alt with a key, or a control character; or a run of characters."""
 
 _KEY_CHARS_MAX: Final = 32
-"""Escape sequences of keys are shorter."""
+"""Maximum length of a key's escape sequence."""
 
 _WORD_BEFORE: Final = re.compile(r"\S*\s*\Z")
 _WORD_AFTER: Final = re.compile(r"\s*\S*")
 
 
 class TypedLine(NamedTuple):
-    """A line that ended with Enter.
+    """A line ended by Enter.
 
     Args:
-        pasted: some of it was pasted, or it came in one piece with other lines.
+        pasted: whether part of it was pasted, or it arrived together with other lines.
     """
 
     text: str
@@ -48,7 +49,7 @@ class TypedLine(NamedTuple):
 
 
 class Control(enum.Enum):
-    """A key that is for the program and not for the line."""
+    """A key for the program instead of the line."""
 
     END = enum.auto()
     SUSPEND = enum.auto()
@@ -58,7 +59,7 @@ class LineEditor:
     """The line being typed.
 
     Args:
-        on_typing: called with whether there is a line now, when that changes other than by Enter.
+        on_typing: receives whether the line has text, whenever that changes other than by Enter.
     """
 
     def __init__(self, on_typing: Callable[[bool], None]) -> None:
@@ -66,16 +67,16 @@ class LineEditor:
         self._cursor = 0
         self._on_typing = on_typing
         self._keys = ""
-        """The beginning of an escape sequence whose rest has not come yet."""
+        """The beginning of an incomplete escape sequence or paste."""
         self._in_paste = False
         self._pasted = False
         self._history: deque[str] = deque(maxlen=_HISTORY_LINES)
         self._back = 0
-        """How many lines back in the history the text comes from; 0 for a new one."""
+        """The position of the text in the history, counted from its end; 0 for a new line."""
         self._draft = ""
 
     def feed(self, chars: str) -> list[TypedLine | Control]:
-        """Take what was typed; return the lines that are complete, and keys for the program."""
+        """Process typed characters; return the completed lines, and keys for the program."""
         before = bool(self.text)
         done: list[TypedLine | Control] = []
         keys = self._keys + chars
@@ -98,24 +99,24 @@ class LineEditor:
 
     @property
     def cursor(self) -> int:
-        """The place in the text where the next key goes."""
+        """The index in the text at which the next key is inserted."""
         return self._cursor
 
     def clear(self) -> None:
-        """Drop the line, and a paste that has not ended."""
+        """Drop the line and an unfinished paste."""
         self._keys, self._in_paste = "", False
         if self.text:
             self._set("")
             self._on_typing(False)
 
     def restore(self, text: str) -> None:
-        """Put a line back that could not be sent, unless another one was begun."""
+        """Put back a line that could not be sent, unless another one was begun."""
         if text and not self.text:
             self._set(text)
             self._on_typing(True)
 
     def view(self, prompt: str, columns: int) -> tuple[str, int]:
-        """Return the row that shows the line, and the cells left of the cursor in it."""
+        """Return the row that shows the line, and the number of cells left of its cursor."""
         lines = self.text.count("\n") + 1
         head = prompt if lines == 1 else f"[{lines} lines] {prompt}"
         room = max(2, columns - 1 - len(head))
@@ -125,7 +126,7 @@ class LineEditor:
         return head + "".join(left + right), len(head) + used
 
     def _fitting(self, places: range, room: int) -> list[str]:
-        """Return the characters at these places, as they are shown, as long as there is room."""
+        """Return the displayed form of the characters at these indexes, up to ``room`` cells."""
         shown: list[str] = []
         for place in places:
             char = self.text[place]
@@ -139,11 +140,11 @@ class LineEditor:
     # --- keys ----------------------------------------------------------------------------------
 
     def _paste(self, keys: str, at: int) -> int | None:
-        """Take pasted text; return where it ends, or None if more has to come first."""
+        """Insert pasted text; return the offset after it, or None if more input is needed."""
         end = keys.find(_PASTE_ENDS, at)
         is_whole = end >= 0
         if not is_whole:
-            # The last that was read may be the beginning of the end, or half of a CRLF.
+            # The last characters may be the beginning of the end mark, or half of a CRLF.
             starts = (n for n in range(1, len(_PASTE_ENDS)) if keys.endswith(_PASTE_ENDS[:n], at))
             end = len(keys) - max(starts, default=1 if keys.endswith("\r", at) else 0)
             if end == at:
@@ -154,7 +155,7 @@ class LineEditor:
         return end + len(_PASTE_ENDS) if is_whole else end
 
     def _one_key(self, keys: str, at: int, done: list[TypedLine | Control]) -> int | None:
-        """Take one key; return where it ends, or None if the rest of it has to come first."""
+        """Process one key; return the offset after it, or None if more input is needed."""
         found = _KEY.match(keys, at)
         if found is None:
             is_waiting = len(keys) - at <= _KEY_CHARS_MAX and "\x1b" not in keys[at + 1 :]
@@ -222,7 +223,7 @@ class LineEditor:
 
 
 def cells(text: str) -> int:
-    """Return how many columns of a terminal a text without controls takes."""
+    """Return the width in terminal columns of a text without control characters."""
     if text.isascii():
         return len(text)
     return sum(
@@ -258,4 +259,4 @@ _EDITS: Final[dict[str, _Edit]] = {
     **_keys("\x1b[B", "\x1bOB", "\x0e", edit=lambda self: self._recall(self._back - 1)),
     **_keys("\x1b\r", "\x1b\n", edit=lambda self: self._insert("\n")),
 }
-"""key -> how it changes the line."""
+"""Key -> its change of the line."""

@@ -1,4 +1,4 @@
-"""The events of the session that is shown, over any number of connections."""
+"""The events of the displayed session, across reconnections."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _RETRY: Final = Retry(longest=1.0)
 
 
 class SessionEvents:
-    """A subscription that is looked at, never waited for.
+    """A subscription that is polled and never waited for.
 
     Args:
-        waits: if the daemon goes away, wait until it is back and go on after the last event.
-        say: shows a remark.
+        waits: whether to reconnect after the daemon was away, and continue after the last event.
+        say: shows a remark to the user.
     """
 
     def __init__(self, socket_path: Path, say: Callable[[str], None], *, waits: bool) -> None:
@@ -35,7 +35,7 @@ class SessionEvents:
         self._next_try = 0.0
 
     def follow(self, wanted: Mapping[str, Any]) -> None:
-        """Follow these events from now on, given as the payload of ``subscribe``.
+        """Follow the ``wanted`` events from now on, given as the payload of ``subscribe``.
 
         Raises:
             DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
@@ -52,22 +52,22 @@ class SessionEvents:
 
     @property
     def is_away(self) -> bool:
-        """Whether the daemon is being waited for."""
+        """Whether the connection to the daemon is lost."""
         return self._subscription is None
 
     def to_wait_for(self) -> tuple[list[Subscription], float | None]:
-        """Return what becomes readable when there are events, and after how many seconds to look
-        again in any case; None for never.
+        """Return the subscriptions that become readable with new events, and the seconds after which to
+        poll in any case, or None.
         """
         if self._subscription is not None:
             return [self._subscription], None
         return [], max(0.0, self._next_try - time.monotonic())
 
     def next_event(self) -> ReceivedEvent | None:
-        """Return the next event; None if there is none now.
+        """Return the next event; None if there is none yet.
 
         Raises:
-            ClientError: the connection is lost and nobody waits, or waiting is no use.
+            ClientError: the connection is lost and cannot or should not be restored.
         """
         try:
             if self._subscription is None and not self._is_back():

@@ -1,7 +1,7 @@
-"""Terminals on which nothing that was shown is drawn again, for screen readers, or because it cannot be.
+"""Terminals on which nothing is drawn twice, for screen readers or for lack of escape sequences.
 
-A line being typed is written key by key, and only its end is taken back. What happens meanwhile waits
-until the line is sent or dropped, so that no output comes into its middle.
+The line being typed is written key by key, and only its end is erased. Output waits until the line is
+sent or dropped, so that it never interrupts the line.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from nousd.cli.output import harmless
 
 
 class LinearTerminal(EditedTerminal):
-    """A terminal with the keys of ``EditedTerminal``. Use it inside of ``take_terminal``."""
+    """A terminal with the keys of ``EditedTerminal``. Use it inside ``take_terminal``."""
 
     _shown: str | None = None
-    """The line being typed as it stands on the terminal; None if there is not even a prompt."""
+    """The line being typed as the terminal shows it; None if there is no prompt either."""
     _right = ""
-    """The part of it that is right of the cursor."""
+    """The part of the line right of the cursor."""
 
     _is_restored = False
-    """Whether the line was put back and not touched since: no output comes into its middle."""
+    """Whether the line was restored and not touched since, so that output may interrupt it."""
 
     @property
     def is_holding(self) -> bool:
@@ -28,17 +28,17 @@ class LinearTerminal(EditedTerminal):
         return self.is_typing and not self._is_restored
 
     def read(self) -> Keys:
-        """Return the lines that were typed. It waits for input."""
+        """Wait for input; return the typed lines."""
         self._is_restored = False
         return super().read()
 
     def restore(self, text: str) -> None:
-        """Put a line back that could not be sent."""
+        """Put back a line that could not be sent."""
         self._is_restored = not self.is_typing
         super().restore(text)
 
     def write(self, text: str) -> None:
-        """Show a piece of text, as it comes."""
+        """Show a piece of text unchanged."""
         text = harmless(text)
         self._put(("" if self._shown is None else "\n") + text)
         self._shown = None
@@ -51,14 +51,14 @@ class LinearTerminal(EditedTerminal):
             self._draw()
 
     def leave(self) -> None:
-        """Give the terminal back, with the cursor below what was shown."""
+        """Release the terminal, with the cursor below the output."""
         if self._shown is not None:
             self._tail = "."
         super().leave()
         self._shown = None
 
     def _echo(self, text: str) -> None:
-        """End the line that was typed. Of a paste, and of what came with others, the rest is shown."""
+        """End the typed line. Show the rest of it first, if it was pasted or came with other lines."""
         self._show(_one_row(text))
         self._put("\n")
         self._shown = None
@@ -71,7 +71,7 @@ class LinearTerminal(EditedTerminal):
             self._right = behind
 
     def _show(self, line: str) -> None:
-        """Write what makes the line on the terminal this one."""
+        """Write the difference that turns the displayed line into ``line``."""
         shown, forward = self._shown, self._right
         self._right = ""
         if shown is None:
@@ -82,21 +82,21 @@ class LinearTerminal(EditedTerminal):
             back = "\b \b" * cells(shown[len(same) :])
             if (
                 back and cells(PROMPT + shown) >= self._columns()
-            ):  # it cannot go back to the row above
+            ):  # the cursor cannot go back to the row above
                 same, back = "", f"\n{PROMPT}"
             self._put(forward + back + line[len(same) :])
         self._shown = line
 
 
 class DumbTerminal(LinearTerminal):
-    """A terminal without escape sequences, such as one with ``TERM=dumb``: it gets none. So pastes are
-    not marked; several lines that come at once are one.
+    """A terminal without escape sequences, such as one with ``TERM=dumb``. It cannot mark pastes, so
+    several lines that arrive at once are one paste.
     """
 
     _pastes_marked = _pastes_plain = ""
 
     def read(self) -> Keys:
-        """Return the lines that were typed. It waits for input."""
+        """Wait for input; return the typed lines."""
         keys = super().read()
         lines = [each.text for each in keys if isinstance(each, TypedLine)]
         if len(lines) < 2:
@@ -106,7 +106,7 @@ class DumbTerminal(LinearTerminal):
 
 
 def _common(first: str, second: str) -> str:
-    """Return the beginning that two lines share."""
+    """Return the common prefix of two lines."""
     pairs = enumerate(zip(first, second, strict=False))
     return first[: next((at for at, (a, b) in pairs if a != b), min(len(first), len(second)))]
 

@@ -1,9 +1,9 @@
 """Pending approvals and questions of the interactive client, and the lines that answer them.
 
-A line answers the oldest request, which is shown whole; each later one is announced by a line.
+A line answers the oldest request, which is shown in full; later ones are announced by one line each.
 
-A line only answers the request that was shown when it was begun: not one that appeared while it was
-typed, nor the next one if somebody else answered the first meanwhile. What was pasted decides nothing.
+A line answers only the request that was shown when its typing began: not one that appeared later, nor the
+next one if another client answered the first meanwhile. A pasted line does not decide a call.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Ask = Callable[[str, Mapping[str, Any]], object]
 """Sends a command and returns its answer, or raises Refused."""
 
 Say = Callable[[str], None]
-"""Shows a text in one piece, without text of another thread in between."""
+"""Shows a text in one piece."""
 
 _DECISIONS: Final = {
     "y": "once",
@@ -43,7 +43,7 @@ _DECISIONS: Final = {
     "n": "deny",
     "no": "deny",
 }
-"""typed word -> decision."""
+"""Typed word -> decision."""
 
 _TOO_LATE: Final = "(not sent: what you answer is over)"
 
@@ -57,14 +57,14 @@ _HOW_TO_ANSWER: Final = "  a number or your own words; /reject [REASON] leaves i
 
 
 class _Command(NamedTuple):
-    """The command that a line stands for."""
+    """The command that carries an answer."""
 
     type: str
     payload: dict[str, Any]
 
 
 class _Request:
-    """A call that waits for approval. "Always" is confirmed once more, with the rule that it grants."""
+    """A call that waits for approval. "Always" needs a second confirmation, which shows the rule."""
 
     def __init__(self, payload: Payload, folder: str) -> None:
         self._payload = payload
@@ -92,7 +92,7 @@ class _Request:
         return f"(after that: {snippet(request_line(without_texts(self._payload)))})"
 
     def take_answer(self, line: str) -> _Command | None:
-        """Return the answer in a line, once it is complete.
+        """Return the command for the answer in a line; None if it must be confirmed first.
 
         Raises:
             NoAnswer: the line is not an answer.
@@ -110,7 +110,7 @@ class _Request:
         return self._command("deny", reason)
 
     def may_mean(self, line: str) -> bool:
-        """Return whether a line can be an answer to this."""
+        """Return whether a line can answer this request."""
         with suppress(NoAnswer):
             return bool(self._decision(line))
         return False
@@ -129,7 +129,7 @@ class _Request:
 
 
 class _Question:
-    """A question of a tool; of several questions the next one is shown."""
+    """Questions of a tool, which are shown one after the other."""
 
     def __init__(self, payload: Payload) -> None:
         self._payload = payload
@@ -145,7 +145,7 @@ class _Question:
         return f"(after that: {question_lines(self._payload['questions'][0])[0]})"
 
     def take_answer(self, line: str) -> _Command | None:
-        """Take the answer to one question; return the command once all have one.
+        """Record the answer to one question; return the command when all are answered.
 
         Raises:
             NoAnswer: the line is not an answer.
@@ -163,7 +163,7 @@ class _Question:
         return _Command("reject_question", {"question_id": self._payload["question_id"], **more})
 
     def may_mean(self, _line: str) -> bool:
-        """Any line can be an answer to this."""
+        """Return True: any line can answer a question."""
         return True
 
 
@@ -172,41 +172,41 @@ class OpenRequests:
 
     def __init__(self) -> None:
         self.folder = ""
-        """The workspace of the session, in which relative paths lie."""
+        """The workspace of the session, for relative paths."""
         self._waiting: dict[str, _Request | _Question] = {}
         self._sent: set[str] = set()
         self._shown = ""
-        """The id of the request that was last shown whole."""
+        """The id of the request that was last shown in full."""
         self._meant: _Request | _Question | None = None
         """The request that the line being typed answers."""
         self._is_typing = False
 
     def begin_line(self, *, is_typing: bool = False) -> None:
-        """Note that the next line answers the request that is shown, or is shown next.
+        """Make the next line answer the oldest request, or the next one that is shown.
 
         Args:
-            is_typing: it was begun already, so that one that is shown later is not meant.
+            is_typing: whether the line was begun already, so that it answers no later request.
         """
         self._is_typing = is_typing
         _, self._meant = self._oldest()
 
     def note_typing(self, is_typing: bool) -> None:  # noqa: FBT001  a callback with one argument
-        """Note that a line was begun, or was taken back whole."""
+        """Note that typing of a line began, or that the line was erased."""
         self._is_typing = is_typing
         if not is_typing:
             self.begin_line()
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
-        """Add pending requests; return the lines that show them."""
+        """Add the pending requests that the daemon listed; return the lines that show them."""
         asked = [("permission_requested", each) for each in pending]
         asked += [("question_asked", each) for each in questions]
         return [line for type_, payload in asked for line in self._add(type_, payload)]
 
     def note(self, event: ReceivedEvent, client: str = "") -> list[str]:
-        """Take an event; return the lines to show.
+        """Update the requests with an event; return the lines to show.
 
         Args:
-            client: the name of the other client that caused it, if there is one.
+            client: the name of another client that caused the event, or "".
         """
         if event.type in ("permission_requested", "question_asked"):
             return self._add(event.type, event.payload)
@@ -216,17 +216,17 @@ class OpenRequests:
         return []
 
     def clear(self) -> None:
-        """Forget everything, because another session is shown from now on."""
+        """Forget all requests, because another session is shown now."""
         self._waiting.clear()
         self._sent.clear()
         self._shown = ""
         self._meant = None
 
     def take(self, line: str, ask: Ask, say: Say, *, pasted: bool = False) -> bool:
-        """Send the answer in a line; return whether it was one.
+        """Send the answer in a line; return whether the line was treated as one.
 
         Args:
-            pasted: some of the line was not typed.
+            pasted: whether part of the line was not typed.
         """
         id, oldest = self._oldest()
         late = self._why_not(oldest, line, pasted=pasted)
@@ -247,7 +247,7 @@ class OpenRequests:
         return True
 
     def reject(self, reason: str, ask: Ask, say: Say) -> None:
-        """Deny the pending request."""
+        """Reject the oldest pending request."""
         id, oldest = self._oldest()
         late = self._why_not(oldest, "n")
         if late:
@@ -260,7 +260,7 @@ class OpenRequests:
     def _why_not(
         self, oldest: _Request | _Question | None, line: str, *, pasted: bool = False
     ) -> str:
-        """Return why an answer in a line does not count; "" if it does, or is none."""
+        """Return why a line is not accepted as an answer; "" if it is, or if it is not an answer."""
         meant = self._meant
         if meant is not None and meant is not oldest:
             return _TOO_LATE if meant.may_mean(line) else ""
@@ -278,7 +278,7 @@ class OpenRequests:
         return self._next() or [asked.brief]
 
     def _next(self) -> list[str]:
-        """Return the lines that show the request that a line answers now, if it was not shown yet."""
+        """Return the lines that show the oldest request, if it was not shown yet."""
         id, oldest = self._oldest()
         if oldest is None or id == self._shown:
             return []
@@ -295,7 +295,7 @@ class OpenRequests:
     def _forget(self, id: str) -> bool:
         self._sent.discard(id)
         if self._shown == id:
-            # There may be another request about the same call.
+            # Another request about the same call may follow.
             self._shown = ""
         return self._waiting.pop(id, None) is not None
 
@@ -327,7 +327,7 @@ _OVER: Final = frozenset(
         "question_not_found",
     }
 )
-"""Refusals that mean: nobody waits for the answer any more."""
+"""Refusals which mean that the answer is no longer needed."""
 
 _ENDS: Final = {
     "tool_call_approved": "tool_call_id",
@@ -335,4 +335,4 @@ _ENDS: Final = {
     "question_answered": "question_id",
     "question_rejected": "question_id",
 }
-"""The events that end a request -> the key of its id."""
+"""Event that settles a request -> the key of its id."""

@@ -1,6 +1,6 @@
-"""``/queue`` of the interactive client: what waits for the run, by its number, and how it is changed.
+"""``/queue`` of the interactive client: shows and changes the queued inputs, by their numbers.
 
-A number means the input that had it in the last list that was shown, also if the queue changed since.
+A number refers to the last displayed list, even if the queue has changed since.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from nousd.cli.render.answers import format_queued_input
 from nousd.errors import ClientError, Refused
 
 Row = Mapping[str, Any]
-"""A queued input, as ``get_queue`` shows it."""
+"""A queued input in the response to ``get_queue``."""
 
 USAGE: Final = "/queue [edit N TEXT | move N [BEFORE] | remove N | promote N]"
 
 
 def queue(talk: Conversation, rest: str) -> None:
-    """Show the queue, or change it.
+    """Show or change the queue.
 
     Raises:
-        ClientError: there is no such change, or no such number.
+        ClientError: the change or the number does not exist.
     """
     verb, _, rest = rest.partition(" ")
     if not verb:
@@ -94,4 +94,4 @@ _CHANGES: Final[dict[str, Callable[[Conversation, Row, str, str], None]]] = {
     "remove": _remove,
     "promote": _promote,
 }
-"""second word of the line -> change."""
+"""Second word of the line -> change."""

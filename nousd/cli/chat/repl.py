@@ -1,7 +1,7 @@
-"""``nousctl chat``: talk to the daemon line by line while events scroll by.
+"""``nousctl chat``: the interactive client, which reads lines while it shows events.
 
-One thread does everything: it waits for keys, for events and for signals, and takes what was typed
-before it shows what came. So it always knows what a user had seen when a line was begun.
+One thread waits for keys, events and signals, and processes typed keys before it shows new events. So
+it always knows what the user had seen when the typing of a line began.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _ASKS: Final = frozenset({"permission_requested", "question_asked"})
 
 
 def chat(options: Options, session_id: str | None = None, *, is_plain: bool = False) -> int:
-    """Talk until the user leaves. Return the exit code.
+    """Run the client until the user leaves. Return the exit code.
 
     Args:
         session_id: None for the daemon's active session.
-        is_plain: draw nothing again that was shown.
+        is_plain: whether to draw nothing twice; see ``linear``.
     """
     at_terminal = sys.stdin.isatty()
     asked = OpenRequests()
@@ -69,7 +69,7 @@ def chat(options: Options, session_id: str | None = None, *, is_plain: bool = Fa
 
 
 class _Loop:
-    """Takes what is typed and shows what happens, until the user leaves."""
+    """Processes input and shows events until the user leaves."""
 
     def __init__(self, talk: Conversation, *, at_terminal: bool) -> None:
         self._talk = talk
@@ -77,30 +77,30 @@ class _Loop:
         self._at_terminal = at_terminal
         self._input_ended = False
         self._has_events = False
-        """There may be events that were not looked at yet."""
+        """Whether there may be events that were not read yet."""
         self._presses = 0
-        """How often Ctrl-C was pressed since the last line."""
+        """Number of presses of Ctrl-C since the last line."""
         self._is_lost = False
 
     def run(self) -> int:
-        """Return the exit code."""
+        """Run the loop and return the exit code."""
         with _wake_on_signals() as wake:
             self._talk.interrupts.listen()
             self._terminal.prompt()
             while not self._is_over():
                 self._turn(wake)
-            # A user who keeps pressing Ctrl-C already gets what it asks for.
+            # The program is ending already, so further presses of Ctrl-C are ignored.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         return FAILED if self._is_lost else DONE
 
     def _is_over(self) -> bool:
         talk = self._talk
-        # A script ends when its last run has ended; at a terminal the end of the input leaves at once.
+        # A script leaves when its last run has ended; at a terminal the end of the input leaves at once.
         is_done = self._input_ended and (self._at_terminal or talk.running is None)
         return talk.is_leaving or self._is_lost or is_done
 
     def _turn(self, wake: int) -> None:
-        """Wait for something, and handle it."""
+        """Wait for input, an event or a signal, and handle it."""
         try:
             is_typed = self._wait(wake)
             for _ in range(self._talk.interrupts.take()):
@@ -109,7 +109,7 @@ class _Loop:
                 self._read()
             self._show_events()
         except KeyboardInterrupt:
-            return  # a command was interrupted; the next turn counts it
+            return  # a command was interrupted; the next turn handles the press
         except Refused as refused:
             self._talk.say(refusal_text(refused, in_chat=True))
             self._attach_again()
@@ -118,7 +118,7 @@ class _Loop:
             self._is_lost = True
 
     def _wait(self, wake: int) -> bool:
-        """Wait until something can be done; return whether something was typed."""
+        """Wait for input, an event or a signal; return whether there is input."""
         is_holding = self._terminal.is_holding
         sockets, seconds = ([], None) if is_holding else self._talk.events.to_wait_for()
         typing = [] if self._input_ended else [self._terminal]
@@ -131,7 +131,7 @@ class _Loop:
         return has_typed or self._terminal in ready
 
     def _attach_again(self) -> None:
-        """Show the session anew, because its events cannot be continued."""
+        """Attach to the session again, if its events cannot be continued."""
         if not self._talk.events.is_away:
             return
         try:
@@ -140,7 +140,7 @@ class _Loop:
             self._talk.say(f"{error}")
             self._is_lost = True
 
-    # --- what is typed -------------------------------------------------------------------------
+    # --- input ---------------------------------------------------------------------------------
 
     def _read(self) -> None:
         for typed in self._terminal.read():
@@ -181,7 +181,7 @@ class _Loop:
             talk.say(f"{error}")
 
     def _interrupt(self) -> None:
-        """Stop the run; without one, drop the line being typed; else leave at the second time."""
+        """Abort the run; without a run, drop the line being typed; leave at the second press."""
         self._presses += 1
         if self._presses > 1:
             self._talk.is_leaving = True
@@ -199,7 +199,7 @@ class _Loop:
         except ClientError as error:
             self._talk.say(str(error))
 
-    # --- what happens --------------------------------------------------------------------------
+    # --- events --------------------------------------------------------------------------------
 
     def _show_events(self) -> None:
         self._has_events = self._terminal.is_holding
@@ -215,7 +215,7 @@ class _Loop:
                 return
 
     def _has_input(self) -> bool:
-        """Return whether a person has done something, which is taken before anything else is shown."""
+        """Return whether there is input of a person, which is processed before further events."""
         if self._talk.interrupts.is_pending:
             return True
         is_typing = self._at_terminal and not self._input_ended
@@ -224,7 +224,7 @@ class _Loop:
 
 @contextmanager
 def _wake_on_signals() -> Iterator[int]:
-    """Yield a descriptor that becomes readable with each signal, also with one just before a wait."""
+    """Provide a descriptor that each signal makes readable, even one that arrives just before a wait."""
     with ExitStack() as undo:
         read, write = os.pipe()
         undo.callback(os.close, read)

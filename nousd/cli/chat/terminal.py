@@ -1,8 +1,8 @@
-"""Where the interactive client reads and writes: a terminal with a line of its own, or plain streams.
+"""Input and output of the interactive client: a terminal with an edited line, or plain streams.
 
-On a terminal that knows escape sequences the line being typed is the lowest row. Output erases it,
-continues above, and draws it again. Other terminals are linear (``linear``). Everything else is plain: a
-pipe, or a terminal such as Emacs's, which edits its lines itself.
+On a terminal with escape sequences the line being typed is the lowest row. Output erases it, continues
+above, and draws it again. Other terminals are linear (``linear``). Plain streams are pipes, and
+terminals such as Emacs's that edit their lines themselves.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _PLAIN_TERMINALS: Final = frozenset({"", "dumb", "unknown"})
 _READ_BYTES: Final = 64 * 1024
 _BURST_BYTES_MAX: Final = 16 * 1024 * 1024
 _BURST_SECONDS: Final = 0.03
-"""What follows Enter within this time was not typed by hand."""
+"""Input that follows Enter within this time was not typed by hand."""
 
 _LINE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A longer line of a pipe is cut."""
+"""Longer lines of a pipe are split."""
 
 _ECHO_LINES_MAX: Final = 12
 
@@ -42,23 +42,23 @@ Keys = list[TypedLine | Control]
 
 
 def knows_escapes() -> bool:
-    """Return whether both ends are a terminal that knows escape sequences."""
+    """Return whether input and output are a terminal that supports escape sequences."""
     is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     return is_terminal and os.environ.get("TERM", "") not in _PLAIN_TERMINALS
 
 
 def echoes() -> bool:
-    """Return whether both ends are a terminal that shows what is typed, as all but Emacs's do."""
+    """Return whether input and output are a terminal that echoes input, as all but Emacs's do."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return False
     return bool(termios.tcgetattr(sys.stdin.fileno())[3] & termios.ECHO)
 
 
 class PlainTerminal:
-    """Standard input and output as they are, line by line.
+    """Standard input and output, line by line.
 
     Args:
-        is_terminal: a person types, so there are prompts.
+        is_terminal: whether a person types, so that there are prompts.
     """
 
     def __init__(self, *, is_terminal: bool) -> None:
@@ -76,12 +76,12 @@ class PlainTerminal:
 
     @property
     def is_typing(self) -> bool:
-        """Nobody knows: the system keeps a line until Enter."""
+        """Always False: the system holds the line until Enter."""
         return False
 
     @property
     def is_holding(self) -> bool:
-        """Output never waits."""
+        """Always False: output never waits."""
         return False
 
     def has_more(self) -> bool:
@@ -89,14 +89,14 @@ class PlainTerminal:
         return bool(self._lines) or self._ended
 
     def read(self) -> Keys:
-        """Return what was typed. It waits for input, and gives a pipe's lines one by one."""
+        """Wait for input; return the typed lines of a terminal, or the next line of a pipe."""
         if not self.has_more():
             self._fill()
         if self._is_terminal:
             lines, self._lines = [*self._lines], deque()
-            # The system shows the line end of a line, and none for the end of the input.
+            # The system echoes the end of a line, but nothing for the end of the input.
             self._prompted = self._prompted and not lines
-            text = "\n".join(lines)  # nobody types several at once: they are a paste
+            text = "\n".join(lines)  # several lines at once are a paste
             typed: Keys = [TypedLine(text, pasted=len(lines) > 1)] if lines else []
             return [*typed, Control.END] if self._ended else typed
         if self._lines:
@@ -104,13 +104,13 @@ class PlainTerminal:
         return [Control.END] if self._ended else []
 
     def drop_typed(self) -> None:
-        """Forget what was typed before a question, which nobody has read yet."""
+        """Discard unread input that was typed before a question."""
         if self._is_terminal:
             with suppress(termios.error):
                 termios.tcflush(self._fd, termios.TCIFLUSH)
 
     def write(self, text: str) -> None:
-        """Show a piece of text, as it comes."""
+        """Show a piece of text unchanged."""
         if self._prompted:
             print()
             self._prompted = False
@@ -144,13 +144,13 @@ class PlainTerminal:
         """Put a line back that could not be sent."""
 
     def suspend(self) -> None:
-        """The system does it."""
+        """Do nothing: the system suspends the program."""
 
     def enter(self) -> None:
-        """There is nothing to take."""
+        """Do nothing: a plain stream needs no preparation."""
 
     def leave(self) -> None:
-        """End the line that is shown."""
+        """End the displayed line."""
         if self._prompted or (self._in_line and self._shows_all):
             with suppress(OSError):  # the terminal was closed
                 print(flush=True)
@@ -173,7 +173,7 @@ class PlainTerminal:
 
 
 class EditedTerminal:
-    """A terminal whose lowest row is the line being typed. Use it inside of ``take_terminal``."""
+    """A terminal whose lowest row is the line being typed. Use it inside ``take_terminal``."""
 
     _pastes_marked, _pastes_plain = "\x1b[?2004h", "\x1b[?2004l"
 
@@ -182,10 +182,10 @@ class EditedTerminal:
         self._fd = sys.stdin.fileno()
         self._decoder = codecs.getincrementaldecoder(sys.stdin.encoding)("replace")
         self._tail = ""
-        """The last row of the output, if it has not ended."""
+        """The last row of the output, if it is incomplete."""
         self._is_drawn = False
         self._has_line = False
-        """Whether a line can be typed yet."""
+        """Whether a line can be typed."""
         self._before = termios.tcgetattr(self._fd)
 
     def fileno(self) -> int:
@@ -193,7 +193,7 @@ class EditedTerminal:
 
     @property
     def is_typing(self) -> bool:
-        """Whether the line being typed has a beginning."""
+        """Whether the line being typed has text."""
         return bool(self._editor.text)
 
     @property
@@ -206,7 +206,7 @@ class EditedTerminal:
         return False
 
     def read(self) -> Keys:
-        """Return the lines that were typed. It waits for input."""
+        """Wait for input; return the typed lines."""
         data = os.read(self._fd, _READ_BYTES)
         if not data:
             return [Control.END]
@@ -223,14 +223,14 @@ class EditedTerminal:
         return typed
 
     def drop_typed(self) -> None:
-        """Forget lines that were typed before a question. The beginning of one stays, and is known to
-        be older than the question; so does a paste, whose end may be yet to come.
+        """Discard complete lines that were typed before a question. An incomplete line stays, known to be
+        older than the question; so does a paste, whose end may still arrive.
         """
         while _is_ready(self._fd, 0) and (data := os.read(self._fd, _READ_BYTES)):
             self._editor.feed(self._decoder.decode(data))
 
     def write(self, text: str) -> None:
-        """Show a piece of text, as it comes."""
+        """Show a piece of text unchanged."""
         text = harmless(text)
         erased = self._erase_line()
         whole = self._tail + text
@@ -246,7 +246,7 @@ class EditedTerminal:
         self.say(text)
 
     def prompt(self) -> None:
-        """Show the line being typed, which is there all the time."""
+        """Show the line being typed, unless it is shown already."""
         self._has_line = True
         if not self._is_drawn:
             self._draw()
@@ -264,18 +264,18 @@ class EditedTerminal:
         self._draw()
 
     def suspend(self) -> None:
-        """Give the terminal back to the shell until the program is continued."""
+        """Return the terminal to the shell until the program is continued."""
         self.leave()
         os.kill(0, signal.SIGTSTP)
         self.enter()
         self._draw()
 
     def enter(self) -> None:
-        """Take the terminal: keys come one by one, and pastes are marked."""
+        """Configure the terminal: keys arrive one by one, and pastes are marked."""
         self._before = termios.tcgetattr(self._fd)
         mode = termios.tcgetattr(self._fd)
         mode[0] &= ~termios.ICRNL
-        # Ctrl-Z comes as a key, so that the terminal is given back first; Ctrl-C stays a signal.
+        # Ctrl-Z arrives as a key, so that the terminal is released first; Ctrl-C stays a signal.
         mode[3] &= ~(termios.ICANON | termios.ECHO | termios.IEXTEN)
         mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         mode[6][termios.VSUSP] = b"\0"
@@ -283,7 +283,7 @@ class EditedTerminal:
         self._put(self._pastes_marked)
 
     def leave(self) -> None:
-        """Give the terminal back, with the cursor below what was shown."""
+        """Release the terminal, with the cursor below the output."""
         below = _ERASE if self._is_drawn else "\n" if self._tail else ""
         self._is_drawn, self._tail = False, ""
         with suppress(OSError, termios.error):  # the terminal was closed
@@ -302,14 +302,14 @@ class EditedTerminal:
         self._put(self._erase_line() + self._row())
 
     def _erase_line(self) -> str:
-        """Return the text that erases the typed line and continues the output."""
+        """Return the text that erases the line being typed and continues the output."""
         if not self._is_drawn:
             return ""
         self._is_drawn = False
         return _ERASE + (f"{_UP}{_ERASE}{self._tail}" if self._tail else "")
 
     def _row(self) -> str:
-        """Return what draws the line being typed below the output."""
+        """Return the text that draws the line being typed below the output."""
         if not self._has_line:
             return ""
         self._is_drawn = True
@@ -331,7 +331,7 @@ Terminal = PlainTerminal | EditedTerminal
 
 
 def _last_row(line: str, columns: int) -> str:
-    """Return the part of a line that is in its last row on the terminal."""
+    """Return the part of a line that the terminal shows in its last row."""
     start = used = 0
     for place, char in enumerate(line):
         width = min(8 - used % 8, columns - 1 - used) if char == "\t" else cells(char)
@@ -351,7 +351,7 @@ def _is_ready(fd: int, seconds: float = _BURST_SECONDS) -> bool:
 
 @contextmanager
 def take_terminal(terminal: Terminal) -> Iterator[None]:
-    """Take the terminal, and give it back however it ends, also by a signal that ends the program."""
+    """Configure the terminal for the block, and restore it even if a signal ends the program."""
     with ExitStack() as undo:
         for number in (signal.SIGTERM, signal.SIGHUP):
             undo.callback(signal.signal, number, signal.signal(number, _exit_by))
