@@ -17,9 +17,9 @@ class Options(NamedTuple):
     """The options that all verbs share.
 
     Args:
-        json: print what the daemon sent instead of text.
-        timeout_seconds: for each response; None means the verb's default.
-        verbose: show codes of the wire in errors.
+        json: whether to print the daemon's JSON instead of text.
+        timeout_seconds: the time-out of each response; None means the verb's default.
+        verbose: whether to show codes of the wire in errors.
     """
 
     socket_path: Path
@@ -29,11 +29,11 @@ class Options(NamedTuple):
 
     @property
     def answer_seconds(self) -> float:
-        """Default time-out of a response."""
+        """The time-out of a response."""
         return REQUEST_TIMEOUT_SECONDS if self.timeout_seconds is None else self.timeout_seconds
 
     def connect(self) -> Connection:
-        """Return a connection for commands; raises as ``Connection`` when it is entered."""
+        """Return a connection for commands. Raises as ``Connection`` when it is entered."""
         return Connection(self.socket_path, timeout_seconds=self.answer_seconds)
 
     def subscribe(self, wanted: Mapping[str, Any]) -> Subscription:

@@ -1,6 +1,6 @@
-"""What the shell's completion offers besides verbs and flags: the daemon's sessions and models.
+"""Completes sessions and models of the daemon in the shell.
 
-Nothing is offered if the daemon does not answer at once: nobody waits for a completion.
+If the daemon does not answer at once, nothing is offered: nobody waits for a completion.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SECONDS: Final = 0.5
 
 
 def usual_socket() -> Path:
-    """Return the daemon's socket, as its own settings define it.
+    """Return the path of the daemon's socket, from its settings.
 
     Raises:
-        ConfigError: the settings file cannot be used.
+        ConfigError: the settings file is invalid.
     """
     named = os.environ.get("NOUSD_SOCKET")
     if named:
@@ -32,7 +32,7 @@ def usual_socket() -> Path:
 
 
 def complete_session(incomplete: str) -> list[tuple[str, str]]:
-    """Return ids and names of sessions that begin so, each with a description."""
+    """Return the session ids and names that begin with ``incomplete``, each with a description."""
     rows = _list_rows("list_sessions", {"archived": False}, "sessions")
     return [each for each in _session_words(rows) if each[0].startswith(incomplete)]
 
@@ -45,7 +45,7 @@ def _session_words(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Return models and aliases that begin so."""
+    """Return the models and aliases that begin with ``incomplete``."""
     rows = _list_rows("list_models", {}, "models")
     words = [word for row in rows for word in (row["id"], *row.get("aliases", ()))]
     return [word for word in words if word.startswith(incomplete)]

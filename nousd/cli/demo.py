@@ -1,8 +1,8 @@
-"""``python -m nousd.cli.demo [TEXT]``: a separate daemon with the mock model, to try it out.
+"""``python -m nousd.cli.demo [TEXT]``: runs a separate daemon with the mock model, to try nousd.
 
 Everything is in a private temporary directory that is removed at the end; the user's own settings,
 sessions and sockets are neither read nor changed. On a terminal without a text, the interactive client
-starts; otherwise one prompt runs, and the conversation is printed, or with ``--json`` its event lines.
+starts; otherwise one prompt runs and its conversation is printed, or its event lines with ``--json``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STOP_SECONDS: Final = 15.0
 _INPUT_SECONDS: Final = 2.0
 
 _SOCKET_PATH_BYTES_MAX: Final = 90
-"""Socket paths end at 104 bytes on some systems; ``.events`` must fit after it."""
+"""Some systems limit socket paths to 104 bytes; ``.events`` must fit after the path."""
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def _talk(options: Options) -> int:
 
 
 def _run_once(options: Options, text: str) -> int:
-    """Run one prompt and print it as it comes."""
+    """Run one prompt and print its answer while it arrives."""
     printer = RunPrinter()
     status = ""
     with Subscription(options.socket_path, {"types": "v1"}) as events:
@@ -111,10 +111,10 @@ def _run_once(options: Options, text: str) -> int:
 
 @contextlib.contextmanager
 def _private_folder() -> Iterator[Path]:
-    """Create a directory for this user only, with a path short enough for a socket."""
+    """Provide a directory only for this user, with a path short enough for a socket."""
     parent = tempfile.gettempdir()
     if len(os.fsencode(parent)) > _SOCKET_PATH_BYTES_MAX - len("/nousd-12345678/nousd.sock"):
-        parent = "/tmp"  # noqa: S108  (what is made in it has a random name and mode 0700)
+        parent = "/tmp"  # noqa: S108  (the folder in it gets a random name and mode 0700)
     with tempfile.TemporaryDirectory(
         prefix="nousd-", dir=parent, ignore_cleanup_errors=True
     ) as folder:

@@ -1,6 +1,6 @@
-"""Prints to a terminal or a pipe, and ends in order if the output cannot be written.
+"""Prints to a terminal or a pipe, and exits cleanly if the output cannot be written.
 
-Text of models, tools and clients never controls the terminal, nor looks like other text.
+Text of models, tools and clients cannot control the terminal or change how other text looks.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ FAILED: Final = 1
 _SNIPPET_CHARS_MAX: Final = 80
 
 _INVISIBLE_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Controls of the terminal and of the direction of text, other format characters, halves of surrogate
-pairs, and separators that a terminal shows as nothing."""
+"""Control characters, format characters such as those for text direction, lone surrogates, and
+separators that a terminal does not show."""
 
 _INVISIBLE_OTHERS: Final = frozenset(
     map(ord, "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0")
 ) | {*range(0xFE00, 0xFE0F), *range(0xE0100, 0xE01F0)}
-"""Letters and marks that show nothing. U+FE0F, which follows many an emoji, is not among them."""
+"""Invisible letters and marks, except U+FE0F, which follows many emoji."""
 
 
 class _DisplayTable(dict[int, str]):
-    """Code point -> how it is shown, worked out when it is first met."""
+    """Code point -> its displayed form, computed at its first use."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
@@ -48,18 +48,18 @@ _CANNOT_WRITE: Final = frozenset(
 
 
 def harmless(text: str, *, one_line: bool = False) -> str:
-    """Return the text with characters that are invisible, or that change how others look, made visible.
+    """Return the text with invisible characters, and those that change how others look, made visible.
 
     U+202E becomes ``<U+202E>``.
 
     Args:
-        one_line: tabs and line feeds too.
+        one_line: whether to make tabs and line feeds visible too.
     """
     return text.translate(_SHOWN_IN_LINE if one_line else _SHOWN_IN_TEXT)
 
 
 def snippet(text: str, chars_max: int = _SNIPPET_CHARS_MAX) -> str:
-    """Return the text as one line of at most so many characters."""
+    """Return the text as one line of at most ``chars_max`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= chars_max else line[: chars_max - 3] + "..."
 
@@ -84,7 +84,7 @@ def print_line(line: bytes) -> None:
 def ending_in_order() -> Iterator[None]:
     """Flush standard output at the end; exit with code 1 if it cannot be written.
 
-    A reader that closed the pipe, such as ``head``, has seen enough: there is no message then.
+    If the reader closed the pipe, as ``head`` does, no message is printed.
     """
     try:
         try:
@@ -101,7 +101,7 @@ def ending_in_order() -> Iterator[None]:
 
 
 def _discard_output() -> None:
-    """Redirect standard output to nothing, because the interpreter flushes once more while it exits."""
+    """Redirect standard output to ``/dev/null``, because the interpreter flushes again at its exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

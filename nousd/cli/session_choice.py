@@ -1,7 +1,7 @@
-"""Which session a command means: the named one, or that of the current folder.
+"""Finds the session that a command refers to: the named one, or that of the current folder.
 
-``folders_of`` and ``matching`` decide without a daemon; the rest asks it. The daemon's active session
-plays no part, because another client may change it at any moment.
+``folders_of`` and ``matching`` are pure; the other functions query the daemon. The daemon's active
+session is not used, because another client may change it at any moment.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from nousd.client.blocking import Connection
 from nousd.errors import ClientError
 
 Row = Mapping[str, Any]
-"""A session, as ``list_sessions`` shows it."""
+"""A session in the response to ``list_sessions``."""
 
 DAEMONS_CHOICE: Final = "@default"
-"""Named instead of a session, it leaves the choice to the daemon: the active session, or all of them
-where a command without a session means all."""
+"""In place of a session, leaves the choice to the daemon: the active session, or all sessions for
+commands that then mean all."""
 
 VARIABLE: Final = "NOUSD_SESSION"
 
 _PREFIX: Final = "sess-"
 _PREFIX_DIGITS_MIN: Final = 4
-"""Digits of an id that a prefix has at least: with one session, any digit would mean it."""
+"""Minimum digits of an id prefix; otherwise, with one session, any digit would match."""
 _PAGE_ROWS: Final = 1000
 _PAGES_MAX: Final = 100
 _SHOWN_MAX: Final = 8
-"""Most sessions that an error lists."""
+"""Maximum number of sessions that an error lists."""
 
 # --- without a daemon ------------------------------------------------------------------------
 
 
 def folders_of(cwd: Path, home: Path, is_repository: Callable[[Path], bool]) -> list[Path]:
-    """Return the folders whose sessions belong to a folder, the nearest first.
+    """Return the folders whose sessions are used in a folder, the nearest first.
 
-    These are the folder and those above it, up to the root of its repository, but not as far as the
-    home folder or the root of the file system.
+    These are the folder and its parents up to the root of its repository, excluding the home directory
+    and the root of the file system, unless the folder itself is one of them.
 
     Args:
-        cwd: absolute, with links resolved, as is ``home``.
-        is_repository: whether a folder is the root of a repository.
+        cwd: the absolute folder with links resolved, as is ``home``.
+        is_repository: returns whether a folder is the root of a repository.
     """
     folders = [cwd]
     for folder in cwd.parents:
@@ -55,10 +55,10 @@ def folders_of(cwd: Path, home: Path, is_repository: Callable[[Path], bool]) -> 
 
 
 def matching(rows: Sequence[Row], text: str) -> list[Row]:
-    """Return the sessions that a text can mean: by id, else by name or title, else by an id's prefix.
+    """Return the sessions that match a text by id, else by name or title, else by an id prefix.
 
     Args:
-        text: a prefix may leave out ``sess-``, and has at least four digits.
+        text: the text; an id prefix may omit ``sess-`` and must have at least four digits.
     """
     digits = text.removeprefix(_PREFIX)
     ways: tuple[Callable[[Row], bool], ...] = (
@@ -81,13 +81,13 @@ def _names(row: Row) -> list[str]:
 
 
 def find_session(daemon: Connection, text: str, *, is_deleted: bool = False) -> str:
-    """Return the id of the session that a text means.
+    """Return the id of the only session that matches a text.
 
     Args:
-        is_deleted: look among the sessions whose deletion is scheduled, instead of all others.
+        is_deleted: whether to search only the sessions whose deletion is scheduled, instead of the others.
 
     Raises:
-        ClientError: it means none, or several.
+        ClientError: no session matches, or several.
     """
     rows = list(_all_sessions(daemon, is_deleted=is_deleted))
     found = matching(rows, text)
@@ -124,7 +124,7 @@ def _label(row: Row) -> str:
 
 
 def session_here(daemon: Connection) -> str | None:
-    """Return the id of the current folder's newest session, or of the nearest folder's above it."""
+    """Return the id of the newest session of the current folder, else of its nearest parent; or None."""
     for folder in folders_of(current_folder(), _home(), lambda path: (path / ".git").exists()):
         wanted = {"workspace": str(folder), "archived": False, "limit": 1}
         rows = daemon.request("list_sessions", wanted).payload.get("sessions", ())
@@ -134,10 +134,10 @@ def session_here(daemon: Connection) -> str | None:
 
 
 def require_session_here(daemon: Connection) -> str:
-    """Return the id of the current folder's session.
+    """Return the id of the current folder's session, as ``session_here``.
 
     Raises:
-        ClientError: it has none.
+        ClientError: there is none.
     """
     session_id = session_here(daemon)
     if session_id is None:
@@ -163,7 +163,7 @@ def workspace_here() -> str:
     """Return the current folder as the workspace of a new session.
 
     Raises:
-        ClientError: the folder is too wide for that to be what the user meant.
+        ClientError: the folder contains the home directory, which is hardly intended.
     """
     folder, home = current_folder(), _home()
     if home.is_relative_to(folder):
@@ -180,7 +180,7 @@ def _home() -> Path:
 
 
 def current_folder() -> Path:
-    """Return the current folder, with links resolved. Raise ClientError if it is gone."""
+    """Return the current folder, with links resolved. Raise ClientError if it does not exist."""
     try:
         return Path.cwd()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Ids for people: shown as far as they differ from one another, and accepted by any unique beginning."""
+"""Shortens ids for people to unique prefixes, and resolves such prefixes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from nousd.errors import ClientError
 
 _DIGITS_MIN: Final = 8
-"""Digits that are shown of an id at least, so that it stays unique among later ones for a while."""
+"""Minimum digits of a shortened id, so that it probably stays unique among later ids."""
 
 _PREFIX_DIGITS_MIN: Final = 4
-"""Digits of an id that a beginning has at least: with one id, any digit would mean it."""
+"""Minimum digits of an id prefix; otherwise, with one id, any digit would match."""
 
 
 def shorten_ids(ids: Sequence[str]) -> dict[str, str]:
-    """Return the beginning of each id that no other one has, of a certain length at least."""
+    """Return a unique prefix of each id, with at least ``_DIGITS_MIN`` digits."""
     return {each: _beginning(each, [other for other in ids if other != each]) for each in ids}
 
 
@@ -27,11 +27,11 @@ def _beginning(id: str, others: Sequence[str]) -> str:
 
 
 def whole_id(text: str, ids: Iterable[str]) -> str:
-    """Return the id that a text means: one of ``ids``, or the only one that begins so, with or without
-    the word before its dash. A text that means none is returned as it is.
+    """Return the only one of ``ids`` that a text names: the id or a prefix of it, with or without the
+    word before its dash. Return a text that matches none unchanged.
 
     Raises:
-        ClientError: it can be one of several.
+        ClientError: several ids match.
     """
     known = tuple(ids)
     if text in known or len(text.rpartition("-")[2]) < _PREFIX_DIGITS_MIN:

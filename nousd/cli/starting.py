@@ -1,8 +1,8 @@
-"""Starts the user's daemon in the background for a client that finds none.
+"""Starts the user's daemon in the background for a client that finds no daemon.
 
-The daemon gets its provider, keys and modes from the settings file alone: what the shell of the first
-client happens to have set must not decide for all later ones. It belongs to no terminal and to no
-folder, and is stopped with ``nousctl stop``.
+The daemon gets its provider, keys and modes only from the settings file: variables of the first client's
+shell must not decide for all later clients. The daemon is independent of terminals and folders, and is
+stopped with ``nousctl stop``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _PREFIX: Final = "NOUSD_"
 _KEY_SUFFIX: Final = "_API_KEY"
 
 _INSIDE: Final = "NOUSD_INSIDE"
-"""Set by a daemon in the environment of all that it starts."""
+"""Set by a daemon in the environment of all processes that it starts."""
 
 
 def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
-    """Start the daemon, say so on standard error, and return its process id once it answers.
+    """Start the daemon, report it on standard error, and return its process id when it answers.
 
     Args:
-        socket_path: where the client found none.
-        is_wanted: whether the user has asked for a start in so many words.
+        socket_path: the socket on which the client found no daemon.
+        is_wanted: whether the user explicitly asked for a start.
 
     Raises:
-        DaemonNotStarted: none may be started from here, or it did not start.
+        DaemonNotStarted: the start is not allowed here, or failed.
     """
     service = user_service.state_of_installed()
     reason = _why_not(socket_path, is_wanted=is_wanted or service == "activating")
@@ -70,11 +70,11 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=output,
-            start_new_session=True,  # Ctrl-C and the end of the terminal are for the client
+            start_new_session=True,  # Ctrl-C and the terminal's hangup must only reach the client
         )
         pid = wait_until_ready(process, socket_path, output)
     if pid != process.pid:
-        # Another client's was faster. This one would serve if that one were stopped at once.
+        # Another client's daemon was faster. End this one, which would serve once that one stops.
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_START_SECONDS)
@@ -85,7 +85,7 @@ def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
 
 
 def _start_service(socket_path: Path) -> int:
-    """Start the daemon by the unit that the user installed, and return its process id."""
+    """Start the daemon with the user's installed unit, and return its process id."""
     try:
         user_service.start()
     except ServiceFailed as error:
@@ -98,7 +98,7 @@ def _start_service(socket_path: Path) -> int:
 
 
 def _tell_unused() -> None:
-    """Say which settings of this shell the daemon does not take."""
+    """Report the settings of this shell that the daemon does not use."""
     if unused := sorted(filter(_is_chosen, filter(_is_of_settings, os.environ))):
         say(f"it takes settings from its file, and not from this shell: {', '.join(unused)}")
 
@@ -106,25 +106,25 @@ def _tell_unused() -> None:
 def wait_until_ready(
     process: subprocess.Popen[bytes], socket_path: Path, output: IO[bytes], since: int = 0
 ) -> int:
-    """Return the process id of the daemon on the socket, once it answers.
+    """Wait until a daemon answers on the socket, and return its process id.
 
     Args:
-        process: that is to open it; another one may be faster.
-        output: where it says why it does not start, from the byte ``since`` on.
+        process: the process that is to open the socket; another one may be faster.
+        output: receives the reason of a failed start, from the byte ``since`` on.
 
     Raises:
-        DaemonNotStarted: none does, with what the process said.
+        DaemonNotStarted: no daemon answers; the message contains the output of the process.
     """
     deadline = time.monotonic() + _START_SECONDS
     while True:
-        # If it was slower than another one, that one holds the lock and is about to listen.
+        # If another daemon was faster, it holds the lock and is about to listen.
         is_hopeless = process.poll() is not None and _holder(socket_path) is None
         try:
             with Connection(socket_path) as daemon:
                 daemon.request("ping", {})
                 return daemon.peer_pid()
         except (DaemonUnreachable, ConnectionLost):
-            # The connection is lost if it ends after it opened its sockets, for another address in use.
+            # The connection is lost if the daemon ends after opening its sockets: another address is in use.
             if is_hopeless or time.monotonic() > deadline:
                 output.seek(since)
                 said = _without_log(output.read().decode(errors="replace").strip())
@@ -133,7 +133,7 @@ def wait_until_ready(
 
 
 def _without_log(output: str) -> str:
-    """Return what a daemon says at its end, without the JSON lines of its log before that."""
+    """Return the last words of a daemon's output, without the JSON lines of its log."""
     lines = output.splitlines()
     return "\n".join(line for line in lines if not line.startswith('{"ts":')) or output
 
@@ -146,7 +146,7 @@ def _holder(socket_path: Path) -> str | None:
 
 
 def is_usual(socket_path: Path) -> bool:
-    """Return whether a socket is the one of the user's daemon, as the settings file defines it."""
+    """Return whether a socket is that of the user's daemon, as defined by the settings file."""
     from nousd.config.resolve import resolve_socket
 
     environ = {name: value for name, value in os.environ.items() if not _is_of_settings(name)}
@@ -168,7 +168,7 @@ def _is_of_settings(name: str) -> bool:
 
 
 def _is_chosen(name: str) -> bool:
-    """Return whether a daemon of this shell would have used a variable."""
+    """Return whether a daemon started in this shell would have used a variable."""
     from nousd.config.providers import KEY_VARIABLES
     from nousd.config.settings import SETTINGS, variable_of
 
@@ -179,13 +179,13 @@ def _is_chosen(name: str) -> bool:
 
 
 def _log(environ: Mapping[str, str]) -> tuple[list[str], Path]:
-    """Return the flags that make a daemon write a log file, and the file."""
+    """Return the flags that make a daemon write a log file, and the file's path."""
     from nousd.config.resolve import resolve
 
     settings = resolve({}, environ, asks_models=False).settings
     if settings.log_file is not None:
         return [], settings.log_file
-    # As the daemon does; the log is opened before that.
+    # The daemon does the same, but opens its log earlier.
     prepare_state_folder(settings.state_dir)
     file = locations.daemon_log(settings.state_dir)
     return ["--log-file", str(file)], file

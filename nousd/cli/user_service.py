@@ -1,4 +1,4 @@
-"""The daemon as a service of the user's systemd: where its unit is, and what systemd says of it."""
+"""Controls the daemon's service through the user's systemd, and finds its unit."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ LOG: Final = f"journalctl --user -u {NAME}"
 """The command that shows the service's log."""
 
 _SECONDS: Final = 60.0
-"""How long systemd may take; a stop waits for runs to end."""
+"""Time-out of systemctl; a stop waits for runs to end."""
 
 
 def unit_file() -> Path:
-    """Return where the unit is, or would be."""
+    """Return the path of the unit, whether or not it exists."""
     return locations.default_config_file().parents[1] / "systemd" / "user" / NAME
 
 
 def state_of_installed() -> str | None:
-    """Return the state of the service, such as ``active``, ``activating`` or ``failed``; None if none is
-    installed, or no systemd of the user runs.
+    """Return the state of the service, such as ``active``, ``activating`` or ``failed``; None if no unit
+    is installed or the user's systemd does not run.
     """
     if not unit_file().exists() or shutil.which("systemctl") is None:
         return None
@@ -37,13 +37,13 @@ def start(*, verb: str = "start") -> None:
     """Start the service and wait until the daemon is ready.
 
     Args:
-        verb: ``restart`` ends one that runs before that.
+        verb: ``restart`` stops a running service first.
 
     Raises:
-        ServiceFailed: it does not start.
+        ServiceFailed: the service does not start.
     """
     if state_of_installed() == "failed":
-        systemctl("reset-failed", NAME)  # after several failures systemd refuses any start
+        systemctl("reset-failed", NAME)  # after several failures systemd refuses to start a unit
     done = _run(verb, NAME)
     if done.returncode != 0:
         raise ServiceFailed(
@@ -52,7 +52,7 @@ def start(*, verb: str = "start") -> None:
 
 
 def systemctl(*words: str) -> None:
-    """Ask the user's systemd for something. Raise ServiceFailed, with what it says, if it refuses."""
+    """Run ``systemctl --user``. Raise ServiceFailed with its message if it fails."""
     done = _run(*words)
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
@@ -63,7 +63,7 @@ def systemctl(*words: str) -> None:
 
 
 def query_systemd(*words: str) -> str:
-    """Return the answer of the user's systemd."""
+    """Run ``systemctl --user`` and return its output, or its error message."""
     done = _run(*words)
     return done.stdout.strip() or " ".join(done.stderr.split()) or "unknown"
 

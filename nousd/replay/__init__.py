@@ -1,1 +1,1 @@
-"""A stored run, played again without any model or tool; and runs with their raw streams as fixtures."""
+"""Replays stored runs without models or tools, and makes fixtures of runs with their raw streams."""

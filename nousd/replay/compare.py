@@ -1,7 +1,7 @@
-"""Compares two lists of a run's events in everything that must be the same.
+"""Compares two lists of a run's events in everything that must be equal.
 
 Ids become names in the order of their first appearance, times and measurements are dropped, and
-adjacent deltas are joined. What a log does not contain is not compared, and is named.
+adjacent deltas are joined. Keys that a log does not contain are not compared, but reported.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _MEASURED: Final = frozenset(
         "requested_at",
     }
 )
-"""Keys with times and what depends on them, prices, and the start of a stored input's chain."""
+"""Keys that depend on time, on prices, or on the start of a stored input's chain."""
 
 _OF_CHECKED_ARGUMENTS: Final = frozenset({"input_hash"})
 """Keys that depend on arguments completed by the tool, which does not exist in a replay."""
@@ -62,11 +62,11 @@ _ID_KINDS: Final[Mapping[str, str]] = {
     "session_id": "session",
     "tool_call_id": "entry",
 }
-"""key -> the kind of id in it. The id of a tool call, and of its result, begins with its message's."""
+"""Key -> kind of its id. The ids of a tool call and its result begin with their message's id."""
 
 
 _OPAQUE: Final = frozenset({"args", "data"})
-"""Keys whose values are a model's own words, in which no key has a meaning."""
+"""Keys whose values come from a model, so that keys in them have no meaning."""
 
 _SHOWN_CHARS_MAX: Final = 400
 
@@ -77,7 +77,7 @@ class Comparison(msgspec.Struct, frozen=True):
     Args:
         events: the number of compared events; adjacent deltas count as one.
         difference: lines of a diff from recorded to played, around the first difference.
-        notes: what was not compared.
+        notes: sentences about the parts that were not compared.
     """
 
     events: int
@@ -93,7 +93,7 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
     """Compare a run with its replay.
 
     Args:
-        inputs_known: whether the log contains the models' inputs besides the transcript.
+        inputs_known: whether the log contains the models' inputs in addition to the transcript.
     """
     recorded = offload_texts(run.events, run.version)
     told = drop_unlogged_category(
@@ -118,7 +118,7 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
 
 
 _OF_THE_REST: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_estimated"})
-"""Parts of an input that depend on more than the messages."""
+"""Keys of an input that depend on more than the messages."""
 
 
 def _drop_keys(line: Line, left_out: frozenset[str]) -> Line:
@@ -131,7 +131,7 @@ def _drop_keys(line: Line, left_out: frozenset[str]) -> Line:
     }
 
 
-# --- what is compared ------------------------------------------------------------------------
+# --- normalization ---------------------------------------------------------------------------
 
 
 def normalise_events(all_events: Iterable[Event]) -> list[Line]:
@@ -170,7 +170,7 @@ _DELTA_OF: Final = ("message_id", "tool_call_id", "stream")
 
 
 class _Names:
-    """Gives each id a name: its kind, and a number in the order of appearance."""
+    """Replaces each id by its kind and a number in the order of appearance."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
@@ -195,7 +195,7 @@ class _Names:
         return value
 
     def _name(self, kind: str, value: str) -> str:
-        # The id of a tool call is its message's with a number, that of its result says so.
+        # The ids of a tool call and its result begin with their message's id and a dot.
         base, dot, rest = value.partition(".")
         if base not in self._names:
             self._counts[kind] = self._counts.get(kind, 0) + 1
@@ -203,7 +203,7 @@ class _Names:
         return f"{self._names[base]}{dot}{rest}"
 
 
-# --- what is shown ---------------------------------------------------------------------------
+# --- report ----------------------------------------------------------------------------------
 
 
 def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[str]:
@@ -246,5 +246,5 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def _hash_of(text: str) -> str:
-    """Return a short hash of a text that is not shown whole."""
+    """Return a short hash of a text that is shown truncated."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -1,8 +1,8 @@
 """The external stimuli of a run and their positions.
 
-A position is a number of the run's own events: "after the seventh". So nothing depends on time. The
-loop looks for new input in the same step in which it decides what to do next, so a stimulus is entered
-right after its event; but a steer that the loop had just missed is entered right before its next event.
+A position is a count of the run's own events, such as "after the seventh", so nothing depends on time.
+The loop checks for new input in the same step in which it decides how to continue. So a stimulus is
+entered right after its event, but a steer that the loop just missed right before the next event.
 """
 
 from __future__ import annotations
@@ -32,17 +32,15 @@ from nousd.wire.objects.run_options import RunOptions
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The run was stopped from outside; ``killed`` if its process was killed, or could not write any
-    more.
-    """
+    """A stop of the run from outside; ``killed`` if the daemon was killed or could no longer write."""
 
     status: EndStatus
     killed: bool = False
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """The run failed for a reason that is neither a model's nor a tool's. ``raw`` is what a server, or
-    an agent program, sent.
+    """A failure of the run that neither a model nor a tool caused. ``raw`` has the bytes that a server or
+    an agent program sent.
     """
 
     error: events.Error
@@ -64,18 +62,18 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 def make_broken(error: events.Error, run: RecordedRun) -> Broken:
-    """Return the end of a run by an error, with the bytes that were sent."""
+    """Return the failure for an error event, with the bytes that were received."""
     return Broken(error, run.wholes[error.raw_ref] if error.raw_ref else b"")
 
 
 class ExternalStimuli(msgspec.Struct, frozen=True):
-    """Every external stimulus, by the number of the run's own events before it.
+    """The external stimuli of a run, by the number of the run's own events before each.
 
     Args:
         start: the events that began the run.
-        behind: entered as soon as that many events exist.
-        before: entered when the next event is about to happen.
-        ending: what ended the run early, and where.
+        behind: the stimuli to enter as soon as that many events exist.
+        before: the stimuli to enter just before the next event.
+        ending: the position and the cause of an early end; None for a normal end.
     """
 
     start: tuple[Event, ...]
@@ -129,8 +127,8 @@ def _is_overlooked(
     tracker: LifecycleTracker,
     next_: Sequence[Event],
 ) -> bool:
-    """Return whether the loop, between two steps of a turn, had looked before it arrived, and went on
-    without it.
+    """Return whether the loop, between two steps of a turn, checked for input before the event arrived,
+    and so continued without it.
     """
     if tracker.phase is not Phase.TURN:
         return False
@@ -154,14 +152,14 @@ def _is_asked_without(
         return True
     if changed.sampling is not UNSET and told.sampling != _in_run(changed.sampling, options):
         return True
-    # A tool that is offered without being named is an extension's, if it always is.
+    # A tool that is offered without being named is an extension's if all later calls offer it too.
     named = changed.active_tools or told.tools
     unnamed = set(told.tools) - set(named)
     return any(not unnamed <= set(after.tools) for after in find_answer_inputs(next_))
 
 
 def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetType:
-    """Return the session's sampling as a model call of the run receives it."""
+    """Return the sampling of a model call, from the session's and the run's own."""
     if options.sampling is not UNSET:
         return with_own(sampling, options.sampling)
     return or_unset(sampling)
@@ -204,10 +202,10 @@ def _ending(
 
 
 _STOPS: Final = frozenset({"provider_aborted", "run_stale"})
-"""The warnings that come before the ends of a stopped run."""
+"""The warnings that precede the closing events of a stopped run."""
 
 _AT_HOME: Final = frozenset({"answer_too_long", "tool_loop_limit_exceeded"})
-"""The failures that a replay reproduces by itself, with those of a model in its answer."""
+"""The failures that a replay reproduces by itself, in addition to those of a model in its answer."""
 
 
 def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | None:
@@ -219,9 +217,9 @@ def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | Non
             case events.MessageEnd():
                 is_answering = False
             case events.Error():
-                # The same codes outside of an answer are the loop's own: what it refuses depends on
-                # tools, prompts and windows that are logged only for calls that were made, and a
-                # provider that cannot be used on its settings.
+                # Outside of an answer the loop itself raises the same codes. That depends on tools,
+                # prompts and windows, which are logged only for calls that were made, or on the
+                # settings of a provider that cannot be used.
                 known = _AT_HOME if not is_answering else _AT_HOME | MODEL_FAILURES
                 if event.code not in known:
                     return _cause_of(own, place), make_broken(event, run)
@@ -229,15 +227,15 @@ def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | Non
 
 
 def _cause_of(own: Sequence[Event], place: int) -> int:
-    """Return the position of the cut before the closing events: the usage of a broken call is
-    reported because it broke.
+    """Return the position of a run's early end, before the usage of a broken call: it is reported because
+    the call broke.
     """
     is_bill = place > 0 and isinstance(own[place - 1], events.UsageReported)
     return place - is_bill
 
 
 def _closes(tracker: LifecycleTracker, status: EndStatus, rest: Sequence[Event]) -> bool:
-    """Return whether the rest of a run consists only of its closing events at this position."""
+    """Return whether the rest of a run consists only of the closing events for this position."""
     owed = closing_events(tracker, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]
     closing = [event for event in rest if not _is_of_message(event)]
@@ -249,7 +247,7 @@ def _closes(tracker: LifecycleTracker, status: EndStatus, rest: Sequence[Event])
 
 
 def _is_of_message(event: Event) -> bool:
-    """Return whether an event puts a waiting message into the tree, which happens with the end."""
+    """Return whether an event appends a waiting message, which happens together with the end."""
     if isinstance(event, events.EntryAppended):
         return isinstance(event.entry, MessageEntry) and event.entry.role == "user"
     return isinstance(event, events.QueueUpdate)
@@ -259,7 +257,7 @@ _NOT_IN_VERSION_1: Final = (events.ToolCallCompleted, events.ToolCallDenied)
 
 
 def _is_owed(event: Event, reason: str) -> bool:
-    """Return whether an end closes a stopped run, rather than being part of the loop."""
+    """Return whether an event closes a stopped run instead of being part of the loop."""
     match event:
         case events.MessageEnd() | events.ToolCallCompleted():
             return event.stop_reason == reason

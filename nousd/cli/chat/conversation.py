@@ -65,7 +65,7 @@ class Interrupts:
             raise KeyboardInterrupt
 
     def during(self, ask: Callable[[], Answer]) -> Answer:
-        """Return the answer to a command. Raise KeyboardInterrupt if the user presses Ctrl-C meanwhile."""
+        """Return the answer to a command. Raise KeyboardInterrupt on Ctrl-C meanwhile."""
         self._is_asking = True
         try:
             return ask()
@@ -117,7 +117,7 @@ class Conversation:
     # --- attaching to a session ----------------------------------------------------------------
 
     def attach(self, named: Mapping[str, str]) -> None:
-        """Show a session and follow its events; without a name, the daemon's active session or a new one.
+        """Show a session and follow its events; without a name, the daemon's active or a new session.
 
         Raises:
             ClientError: as ``ask``; the previous session stays attached.
@@ -273,7 +273,7 @@ class Conversation:
         self.say(f"> {name}{chat_lines.beginning(payload.get('text', ''))}")
 
     def other_client(self, payload: Mapping[str, Any]) -> str:
-        """Return the name of another client that caused an event; "" if there is none or it is unknown."""
+        """Return the name of the other client that caused an event; "" if there is none or unknown."""
         name = str(payload.get("client_id", ""))
         return "" if name == self._client_id else name
 
@@ -320,7 +320,7 @@ class Conversation:
         return self.interrupts.during(exchange)
 
     def find_session(self, text: str) -> str:
-        """Return the id of the session that a text names by its id, the beginning of its id, or its name.
+        """Return the id of the session that a text names, by its id, an id prefix, or its name.
 
         Raises:
             ClientError: no session matches, or several.

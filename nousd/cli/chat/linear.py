@@ -38,7 +38,7 @@ class LinearTerminal(EditedTerminal):
         super().restore(text)
 
     def write(self, text: str) -> None:
-        """Show a piece of text unchanged."""
+        """Show a piece of streamed text."""
         text = harmless(text)
         self._put(("" if self._shown is None else "\n") + text)
         self._shown = None

@@ -2,8 +2,8 @@
 
 A line answers the oldest request, which is shown in full; later ones are announced by one line each.
 
-A line answers only the request that was shown when its typing began: not one that appeared later, nor the
-next one if another client answered the first meanwhile. A pasted line does not decide a call.
+A line answers only the request that was shown when its typing began: not one that appeared later, nor
+the next one if another client answered the first meanwhile. A pasted line does not decide a call.
 """
 
 from __future__ import annotations

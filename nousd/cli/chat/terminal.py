@@ -110,7 +110,7 @@ class PlainTerminal:
                 termios.tcflush(self._fd, termios.TCIFLUSH)
 
     def write(self, text: str) -> None:
-        """Show a piece of text unchanged."""
+        """Show a piece of streamed text."""
         if self._prompted:
             print()
             self._prompted = False
@@ -141,7 +141,7 @@ class PlainTerminal:
         return False
 
     def restore(self, text: str) -> None:
-        """Put a line back that could not be sent."""
+        """Put back a line that could not be sent."""
 
     def suspend(self) -> None:
         """Do nothing: the system suspends the program."""
@@ -223,14 +223,14 @@ class EditedTerminal:
         return typed
 
     def drop_typed(self) -> None:
-        """Discard complete lines that were typed before a question. An incomplete line stays, known to be
-        older than the question; so does a paste, whose end may still arrive.
+        """Discard complete lines that were typed before a question. An incomplete line stays, known to
+        be older than the question; so does a paste, whose end may still arrive.
         """
         while _is_ready(self._fd, 0) and (data := os.read(self._fd, _READ_BYTES)):
             self._editor.feed(self._decoder.decode(data))
 
     def write(self, text: str) -> None:
-        """Show a piece of text unchanged."""
+        """Show a piece of streamed text."""
         text = harmless(text)
         erased = self._erase_line()
         whole = self._tail + text
@@ -259,7 +259,7 @@ class EditedTerminal:
         return had
 
     def restore(self, text: str) -> None:
-        """Put a line back that could not be sent."""
+        """Put back a line that could not be sent."""
         self._editor.restore(text)
         self._draw()
 

@@ -1,7 +1,7 @@
 """The verbs of ``nousctl`` that answer approvals and questions.
 
-They read the request from the daemon first, so that the attempt and the hash, which an answer must
-name, need not be typed.
+They first read the request from the daemon, so that the user need not type the attempt and the hash that
+an answer must contain.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _find_request(waiting: list[Payload], key: str, id: str) -> Payload | None:
 
 
 def nearest_rule(options: Options, values: Mapping[str, Any]) -> str:
-    """Return what is added to the refusal of a rule that was not granted: the nearest that was."""
+    """Return a hint to the most similar granted rule, for the refusal ``rule_not_granted``."""
     where = {key: values[key] for key in ("session_id",) if key in values}
     with options.connect() as daemon:
         listed = daemon.request("list_permissions", where).payload
@@ -205,4 +205,4 @@ ASKING: Final[dict[str, Watch]] = {
         _answer,
     ),
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

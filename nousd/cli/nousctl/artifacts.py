@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` that transfer artifacts: piece by piece, so the size does not matter."""
+"""The verbs of ``nousctl`` that transfer artifacts, piece by piece, so that any size fits in memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _UNKNOWN_TYPE: Final = "application/octet-stream"
 
 
 def get(options: Options, artifact_id: str, output: Path | None) -> int:
-    """Write an artifact to a file or to standard output; report it if the bytes do not match the id.
+    """Write an artifact to a file or to standard output, and verify its bytes against its id.
 
-    A file gets its name when it is complete and correct.
+    A file gets its name when it is complete and verified.
     """
     with (
         options.connect() as daemon,
@@ -43,7 +43,7 @@ def get(options: Options, artifact_id: str, output: Path | None) -> int:
 
 @contextmanager
 def open_output(output: Path | None) -> Iterator[BinaryIO]:
-    """Provide a file to write, under another name until the block ends without an error."""
+    """Provide a file to write, which gets its name when the block ends without an error."""
     if output is None:
         yield sys.stdout.buffer
         return

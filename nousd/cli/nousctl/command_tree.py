@@ -1,10 +1,10 @@
-"""The verbs of ``nousctl`` as people type them: everyday verbs, and groups of verbs.
+"""The command tree of ``nousctl``: everyday verbs, and groups of verbs.
 
-Each name leads to a row of ``VERBS`` or ``WATCHES``, whose key is the verb's first, flat name. A flat
-name stays usable, with dashes or underscores, but is not listed. So each verb is defined once.
+Each name refers to a row of ``VERBS`` or ``WATCHES``, whose key is the verb's original flat name. Flat
+names stay usable, with dashes or underscores, but are not listed. So each verb is defined once.
 
-Only the verbs that a command line names are built, because building all of them takes longer than most
-commands take.
+Only the verbs that a command line names are built, because building all verbs takes longer than most
+commands.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Group(NamedTuple):
 
     Args:
         verbs: name in the group -> row.
-        alone: the name in the group that is meant if no verb is typed.
-        other: the name in the group that takes a first word which is none of its verbs.
+        alone: the default verb, if no verb is typed.
+        other: the verb that receives a first word that is not a verb of the group.
     """
 
     help: str
@@ -170,10 +170,10 @@ TREE: Final[dict[str, str | Group]] = {
         alone="status",
     ),
 }
-"""The names that ``nousctl --help`` lists -> row or group."""
+"""Name that ``nousctl --help`` lists -> row or group."""
 
 GUESSES: Final = {"ls": "sessions", "models": "models", "kill": "stop", "shutdown": "stop"}
-"""What people type besides -> row."""
+"""Unlisted synonym -> row."""
 
 _IN_GROUPS: Final = {
     "ls": ("list",),
@@ -186,12 +186,12 @@ _IN_GROUPS: Final = {
     "get": ("show",),
     "info": ("show",),
 }
-"""What people type in a group -> its verbs that may be meant, of which the first that it has is."""
+"""Synonym in a group -> the verbs that it may mean; the first that the group has is used."""
 
 _HELP: Final = ("--help", "-h")
 
 HELP_FLAGS: Final = {"help_option_names": [*_HELP]}
-"""For the settings of a program's context."""
+"""The settings of a program's context for its help flags."""
 
 _ELSEWHERE: Final = {
     "start": "nousctl restart, or in the foreground: nousd serve",
@@ -212,27 +212,27 @@ _ELSEWHERE: Final = {
     "extension": "nousctl daemon ext",
     "help": "nousctl --help",
 }
-"""What people type -> what does it."""
+"""Word that is not a verb -> the command to use instead."""
 
 _TAKEN_FOR_OTHERS: Final = {
     "attach": "to talk to a session: nousctl chat [SESSION]; attach FOLDER moves one to"
     " another folder, as does: nousctl session move FOLDER",
 }
-"""Verbs with a folder that people take for others, and type alone or with a name -> what does that."""
+"""Verb that needs a folder, but is typed alone or with a name -> the hint to the intended command."""
 
 Make = Callable[[str, str], Command]
-"""Builds the command of a row, under the name that was typed."""
+"""Builds the command of a row under the typed name."""
 
 
 _MISTYPED: Final = 0.8
-"""The likeness from which on a word is a mistyped verb, and not the name of a session."""
+"""From this likeness on, a word is a mistyped verb instead of the name of a session."""
 
 
 def nearest(word: str, known: Collection[str], likeness: float = 0.6) -> list[str]:
-    """Return the known words that resemble a word, the nearest first.
+    """Return the known words that resemble a word, the most similar first.
 
     Args:
-        likeness: how much, up to 1 for the same word.
+        likeness: the minimum similarity; 1 means the same word.
     """
     from difflib import get_close_matches
 
@@ -240,7 +240,7 @@ def nearest(word: str, known: Collection[str], likeness: float = 0.6) -> list[st
 
 
 def _hint(word: str, rows: Collection[str]) -> str:
-    """Return what may have been meant by a word that is no verb."""
+    """Return a hint to the verbs that a word that is not a verb may mean."""
     spelled = word.replace("_", "-").lower()
     if spelled in _ELSEWHERE:
         return f"it is: {_ELSEWHERE[spelled]}"
@@ -261,7 +261,7 @@ def _hint(word: str, rows: Collection[str]) -> str:
 
 
 def _is_name(word: str) -> bool:
-    """Return whether a word is rather a name than a folder."""
+    """Return whether a word is a name instead of an option or a path."""
     from pathlib import Path
 
     return not word.startswith("-") and "/" not in word and not Path(word).exists()
@@ -272,16 +272,16 @@ def _groups() -> Iterator[tuple[str, Group]]:
 
 
 class _Verbs(TyperGroup):
-    """A group that builds a command when it is asked for."""
+    """A group that builds a command only when it is looked up."""
 
     listed: Sequence[str] = ()
 
     def build(self, name: str) -> Command | None:
-        """Return the command of a name; None if there is none."""
+        """Return the command with a name; None if there is none."""
         raise NotImplementedError
 
     def hint(self, word: str) -> str:
-        """Return what to do instead of typing a word that is no verb."""
+        """Return the hint for a word that is not a verb."""
         raise NotImplementedError
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
@@ -298,7 +298,7 @@ class _Verbs(TyperGroup):
 
 
 def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
-    """Return the class of the program.
+    """Return the class of the program's root command.
 
     Args:
         rows: the names of all rows.
@@ -351,7 +351,7 @@ class _GroupVerbs(_Verbs):
         return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_verb(args))
 
     def _with_verb(self, args: list[str]) -> list[str]:
-        """Return the words with a verb as their first, as typed or as meant without one."""
+        """Return the words with the typed or the default verb as their first."""
         at = self._first_word(args)
         if at is None:
             alone = self._group.alone
@@ -366,14 +366,14 @@ class _GroupVerbs(_Verbs):
         return [other, *args]
 
     def _meant(self, word: str) -> str:
-        """Return a word, or the verb of this group that it stands for."""
+        """Return the verb of this group that a word is a synonym of, or the word itself."""
         verbs = self._group.verbs
         if word in verbs:
             return word
         return next((verb for verb in _IN_GROUPS.get(word, ()) if verb in verbs), word)
 
     def _first_word(self, args: Sequence[str]) -> int | None:
-        """Return where the first word is that is neither an option nor the value of one."""
+        """Return the index of the first word that is neither an option nor an option's value."""
         with_value: set[str] = set()
         if args and args[0].startswith("-"):
             with_value = {name for verb in self.listed for name in self._list_value_options(verb)}

@@ -1,4 +1,4 @@
-"""``nousctl logs``: the end of the daemon's diagnostic log, and what is added to it."""
+"""``nousctl logs``: prints the end of the daemon's diagnostic log, and follows it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from nousd.cli.render.people import local_time
 from nousd.errors import ClientError
 
 LINES: Final = 50
-"""Lines that are shown if no number is given."""
+"""Default number of lines."""
 
 _END_BYTES_MAX: Final = 4 * 1024 * 1024
-"""The part of the file that is searched for its last lines."""
+"""Bytes at the end of the file in which the last lines are searched."""
 
 _POLL_SECONDS: Final = 0.2
 
 
 def show(path: Path, lines: int, *, follow: bool, json: bool) -> None:
-    """Print the last lines of a log, and with ``follow`` each that is added, also to a new file of that
-    name.
+    """Print the last lines of a log; with ``follow``, also print new lines, across rotations.
 
     Args:
-        json: print the lines as they are.
+        json: whether to print the lines unchanged.
 
     Raises:
         ClientError: the file cannot be read.
@@ -61,14 +60,14 @@ def _last_lines(file: BinaryIO, count: int) -> list[str]:
     file.seek(start)
     data = file.read(size - start)
     end = data.rfind(b"\n") + 1
-    file.seek(start + end)  # an unfinished line is shown when it is finished
+    file.seek(start + end)  # an incomplete line is shown when it is complete
     whole = data[:end].split(b"\n")[:-1]
     kept = whole[1:] if start else whole
     return [line.decode(errors="replace") for line in kept[max(0, len(kept) - count) :]]
 
 
 def _current(path: Path, file: BinaryIO) -> BinaryIO:
-    """Return the file of that name: the log is renamed when it is long."""
+    """Return the file that now has the path, because a long log is rotated."""
     try:
         if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             return file

@@ -1,8 +1,8 @@
-"""The process of the daemon behind a socket, and the verbs that show, stop and restart it.
+"""Finds the daemon's process behind a socket; the verbs that show, stop and restart it.
 
-There is no file with a process id. The kernel says which process listens on the socket; that process
-is held by a descriptor, and the daemon then answers once more, so the descriptor is the daemon's and no
-later process can take its place.
+There is no pid file. The kernel reports which process listens on the socket. That process is opened as a
+pidfd, and the daemon must answer once more afterwards; so the pidfd is the daemon's, and not that of a
+later process with the same pid.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nousd.errors import ClientError, DaemonUnreachable
 from nousd.runtime_paths import locations
 
 _STOP_SECONDS: Final = 35.0
-"""The daemon gives its runs less than this to end."""
+"""Maximum wait for the daemon's end, longer than the time that the daemon gives its runs."""
 
 
 class DaemonProcess(NamedTuple):
@@ -37,7 +37,7 @@ class DaemonProcess(NamedTuple):
 
     Args:
         handle: a pidfd.
-        argv: its command line.
+        argv: the command line.
     """
 
     pid: int
@@ -46,35 +46,35 @@ class DaemonProcess(NamedTuple):
 
     @property
     def folder(self) -> Path:
-        """Its entry in ``/proc``."""
+        """The process's directory in ``/proc``."""
         return Path("/proc", str(self.pid))
 
     @property
     def unit(self) -> str | None:
-        """The systemd user unit that runs it."""
+        """The systemd user unit of the process, if it has one."""
         name = self._read("cgroup").strip().rpartition("/")[2]
         return name if name.startswith("nousd") and name.endswith(".service") else None
 
     @property
     def is_in_foreground(self) -> bool:
-        """Whether a terminal waits for it to end."""
-        # After the name in parentheses: state, parent, group, session, terminal, its foreground group.
+        """Whether the process is in the foreground of a terminal."""
+        # Fields after the name: state, parent, group, session, terminal, its foreground group.
         fields = self._read("stat").rpartition(")")[2].split()
         return len(fields) > 5 and fields[4] != "0" and fields[2] == fields[5]
 
     @property
     def environ(self) -> dict[str, str]:
-        """Its environment when it was started."""
+        """The environment with which the process was started."""
         words = self._read("environ").split("\0")
         return dict(word.split("=", 1) for word in words if "=" in word)
 
     @property
     def log_output(self) -> Path | None:
-        """The file that its standard error goes to, if it is a file that has a name."""
+        """The file that receives its standard error, if that is a file with a name."""
         target = self.folder / "fd" / "2"
         try:
             path = target.readlink()
-            # Another file may have the name by now, or what the kernel shows of a deleted one.
+            # The name may now belong to another file, or be the kernel's text for a deleted one.
             return path if target.is_file() and path.samefile(target) else None
         except OSError:
             return None
@@ -88,8 +88,8 @@ class DaemonProcess(NamedTuple):
 
 @contextmanager
 def daemon_process(daemon: Connection) -> Iterator[DaemonProcess | None]:
-    """Provide the process behind a connection; None if another process made its socket, or it is not
-    visible from here.
+    """Provide the process behind a connection; None if another process created its socket, or if the
+    process is not visible from here.
     """
     pid = daemon.peer_pid()
     try:
@@ -183,8 +183,8 @@ _DONE_THERE: Final = (
 
 
 def _end(process: DaemonProcess, options: Options) -> None:
-    """Ask the daemon to end, and wait for that."""
-    with suppress(ProcessLookupError):  # it has ended by itself
+    """Ask the daemon to stop, and wait for its end."""
+    with suppress(ProcessLookupError):  # it has already ended
         signal.pidfd_send_signal(process.handle, signal.SIGTERM)
     waiting = select.poll()
     waiting.register(process.handle, select.POLLIN)
@@ -197,8 +197,8 @@ def _end(process: DaemonProcess, options: Options) -> None:
 
 
 def restart(options: Options, _values: dict[str, Any]) -> int:
-    """Stop the daemon, start it again as it was started, and wait until it answers; without one, start
-    the user's.
+    """Stop the daemon, start it again in the same way, and wait until it answers. Start the user's
+    daemon if none runs.
     """
     try:
         options.connect().close()
@@ -227,17 +227,15 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
         started = subprocess.Popen(**start, stdout=output, stderr=output)
         pid = wait_until_ready(started, options.socket_path, output, before)
     _tell(options, "started", pid)
-    # It goes on without this process, which must not wait for its end.
+    # The daemon outlives this process, which must not wait for its end.
     started.returncode = 0
     return DONE
 
 
 def _require_settings(process: DaemonProcess) -> None:
-    """Raise ClientError if the daemon could not start again, with its flags and the settings file as it
-    is now.
-    """
+    """Raise ClientError if the daemon could not start with its flags and the current settings file."""
     start = _build_restart_arguments(process)
-    # It reads the settings as serve does, and only prints them.
+    # This command reads the settings as serve does, and only prints them.
     at = process.argv.index("serve")
     start["args"] = [*process.argv[:at], "config", *process.argv[at + 1 :]]
     done = subprocess.run(**start, capture_output=True, text=True, check=False)
@@ -249,7 +247,7 @@ def _require_settings(process: DaemonProcess) -> None:
 
 
 def _is_of_service(options: Options) -> bool:
-    """Return whether the daemon is that of the installed service, whose socket systemd made."""
+    """Return whether the daemon belongs to the installed service, whose socket systemd created."""
     return user_service.state_of_installed() == "active" and is_usual(options.socket_path)
 
 
@@ -261,8 +259,8 @@ def _restart_unit(unit: str) -> int:
 
 
 def _build_restart_arguments(process: DaemonProcess) -> dict[str, Any]:
-    """Return the arguments of ``Popen`` that start the daemon as it was: same flags, folder and
-    environment. The settings file is read anew.
+    """Return the arguments of ``Popen`` that start the daemon with the same flags, folder and
+    environment. It reads the settings file again.
     """
     environ = process.environ
     if not environ:
@@ -298,10 +296,10 @@ _NO_LOG_FILE: Final = (
 
 
 def _log_of_daemon(options: Options) -> Path:
-    """Return the file that the daemon logs to.
+    """Return the path of the daemon's log file.
 
     Raises:
-        ClientError: it logs somewhere else.
+        ClientError: the daemon does not log to a file.
     """
     try:
         with options.connect() as daemon, daemon_process(daemon) as process:

@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` about the daemon's process, which are imported when they run."""
+"""The verbs of ``nousctl`` about the daemon's process, whose functions are imported when they run."""
 
 from __future__ import annotations
 
@@ -52,4 +52,4 @@ CONTROLLING: Final[dict[str, Watch]] = {
         _process("restart"),
     ),
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

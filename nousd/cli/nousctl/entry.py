@@ -1,4 +1,4 @@
-"""The program ``nousctl``. What it needs is imported where Ctrl-C is handled already."""
+"""The entry point of ``nousctl``. It imports the program where Ctrl-C is already handled."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``nousctl http login``: a one-time link that logs a browser in.
+"""``nousctl http login``: prints a one-time link that logs a browser in.
 
-Whoever can read the token can make one. Nothing is sent: the link is a file in the state folder, which
-the server takes away when a page brings the link's secret.
+Any user who can read the token can create a link. Nothing is sent to the server: the link is a file in
+the state folder, which the server removes when the login page submits the link's secret.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _login(_options: Options, values: dict[str, Any]) -> int:
 
 
 def _login_page(http: str | None) -> str:
-    """Return the address of the login page of the server at that address."""
+    """Return the URL of the login page of the server at the address ``http``."""
     address = _ADDRESS.fullmatch(http or "")
     if address is None or address[1] in _ANY_ADDRESS:
         raise ConfigError(

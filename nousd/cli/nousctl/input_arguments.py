@@ -1,4 +1,4 @@
-"""The arguments of verbs that send a text: the text, its target, and the options of its run."""
+"""The arguments of verbs that send a text: the text, its session, and the options of its run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nousd.cli.nousctl.target_session import EXPECTED_RUN_KEY, RUN_WORD
 
 
 def words_or_stdin(words: list[str]) -> str:
-    """Return the text that the words make; a single ``-`` means standard input."""
+    """Return the words as one text; a single ``-`` means standard input."""
     if words == ["-"]:
         import sys
 
@@ -23,10 +23,10 @@ def words_or_stdin(words: list[str]) -> str:
 
 
 def words_and_pipe(words: list[str]) -> str:
-    """Return the text that the words make, followed by what is piped in.
+    """Return the words as one text, followed by piped input.
 
     Raises:
-        BadParameter: there is neither.
+        BadParameter: there are neither words nor piped input.
     """
     if words == ["-"]:
         return words_or_stdin(words)
@@ -37,8 +37,8 @@ def words_and_pipe(words: list[str]) -> str:
 
 
 def _read_pipe() -> str:
-    """Return the content of a pipe or a file on standard input. Anything else, such as a terminal or the
-    input of a service, may never end.
+    """Return the content of a pipe or file on standard input. Other input, such as a terminal or that of
+    a service, may never end and is ignored.
     """
     import os
     import stat

@@ -1,9 +1,9 @@
-"""``nousctl``: one request to the daemon, or one thing to watch, per call.
+"""``nousctl``: sends one request to the daemon, or follows its events.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon, 130 interrupted.
 
-Start-up is most of a call's time. So typer only gets the called verb, and what a verb needs beyond the
-blocking client is imported when it runs.
+Start-up takes most of a call's time. So only the called verb is built for typer, and a verb imports
+anything beyond the blocking client when it runs.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ _COMPLETION_VARIABLE: Final = "_NOUSCTL_COMPLETE"
 _COMPLETION_FLAGS: Final = (["--install-completion"], ["--show-completion"])
 
 _SHELL_IS_NAMED: Final = "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"
-"""Makes typer take the shell from the command line instead of looking for it among the parent
-processes, where there is none when a package or a script installs the completion."""
+"""Makes typer take the shell from the command line instead of detecting it among the parent processes,
+where there is none when a package or a script installs the completion."""
 
 COMMON: Final = (
     Argument(
@@ -88,7 +88,7 @@ COMMON: Final = (
         Annotated[bool | None, typer.Option("--verbose", "-v", help="Show codes of the wire.")],
     ),
 )
-"""Accepted before the verb and after it; the latter counts."""
+"""Options that are accepted before and after the verb; those after it take precedence."""
 
 
 # --- the program -----------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def main() -> None:
 
 
 def _tolerate_any_text() -> None:
-    """Replace bytes that are not text in the user's encoding, instead of failing."""
+    """Replace bytes and characters that are invalid in the user's encoding, instead of failing."""
     for stream, errors in (
         (sys.stdin, "replace"),
         (sys.stdout, "backslashreplace"),
@@ -136,7 +136,7 @@ def _exit(text: str, code: int) -> None:
 
 
 def _is_about_all(argv: Sequence[str]) -> bool:
-    """Return whether a command line needs what completes all of them: it is slow to import."""
+    """Return whether a command line needs the shell completion, which is slow to import."""
     return _COMPLETION_VARIABLE in os.environ or not argv or argv[0].startswith("-")
 
 
@@ -144,7 +144,7 @@ def build_app(*, completes: bool = True) -> typer.Typer:
     """Return the program.
 
     Args:
-        completes: with the options that install the completion of shells.
+        completes: whether to include the options that install shell completion.
     """
     app = typer.Typer(
         cls=root_class(_command, ROWS),
@@ -160,7 +160,7 @@ def build_app(*, completes: bool = True) -> typer.Typer:
 
 
 _before: dict[str, Any] = {}
-"""The common options before the verb."""
+"""The values of common options before the verb."""
 
 
 def _take_common(values: dict[str, Any]) -> None:
@@ -188,7 +188,7 @@ _VERSION: Final = Argument(
 
 
 def _command(name: str, row: str) -> Any:
-    """Return the command of a row under a name."""
+    """Return the command of a row, under the name ``name``."""
     help, arguments, run = _what_is(row)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     body = partial(_run, run, arguments, starts=row not in _ABOUT_THE_PROCESS)
@@ -242,12 +242,12 @@ def _run(
 
 
 _OWN_NAME: Final = "nousctl"
-"""What other clients show of who sent something, if no name was given."""
+"""The default name of this client, which other clients show."""
 
 _INPUT_KEYS: Final = (INPUT.key, BEFORE_INPUT.key)
 
 _ABOUT_THE_PROCESS: Final = frozenset({"ping", "status", "logs", "stop", "restart", "raw", "http"})
-"""Verbs that start no daemon."""
+"""Verbs that do not start a daemon."""
 
 
 def _require_daemon(options: Options, *, is_wanted: bool) -> None:
@@ -265,7 +265,7 @@ def _require_daemon(options: Options, *, is_wanted: bool) -> None:
 
 
 def _prompt(options: Options, values: dict[str, Any]) -> int:
-    """Start a run and print its answer: while it comes, or at the end."""
+    """Start a run and print its answer, streamed or at the end."""
     streams = values.pop("stream", sys.stdout.isatty() and not options.json)
     if streams:
         return watch.prompt_stream(options, values)
@@ -277,7 +277,7 @@ def _prompt(options: Options, values: dict[str, Any]) -> int:
 
 
 def _ask_of_input(verb: Verb, options: Options, values: dict[str, Any]) -> int:
-    """Send the verb's command about a queued input, which the beginning of its id may name."""
+    """Send the verb's command about a queued input, which may be named by the beginning of its id."""
     try:
         return _ask(verb, options, values)
     except Refused as refused:
@@ -308,7 +308,7 @@ def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:
 
 
 def _tell_of_run(answer: Answer, status: str) -> None:
-    """Say what would have helped the run that an answer is about, and how it ended, if not well."""
+    """Print the hints of the run's events, and its status unless it completed."""
     if answer.type == "result":
         hints = (event.get("hint") for event in answer.payload.get("events", ()))
         for hint in filter(None, dict.fromkeys(hints)):

@@ -110,7 +110,7 @@ def run(options: Options, values: dict[str, Any]) -> int:
         raise typer.BadParameter(f"{action} needs the name of a server")
     if action == "list":
         values = {key: value for key, value in values.items() if key == "session_id"}
-    # An empty list of classes has a meaning; an empty list of words has none.
+    # An empty list of classes is meaningful; other empty lists mean that the option was not given.
     given = {key: value for key, value in values.items() if value or key == "classes"}
     with options.connect() as daemon:
         answer = daemon.request(_COMMANDS[action], given)

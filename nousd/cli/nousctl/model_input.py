@@ -1,4 +1,4 @@
-"""``nousctl input``: the exact input of a model, reassembled and verified."""
+"""``nousctl input``: prints or verifies the exact input of a model call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _CURSOR_DIGITS_MAX: Final = 18
 
 
 def show(options: Options, wanted: str, *, verify: bool) -> int:
-    """Print the input of a model, or verify it.
+    """Print or verify the input of a model call.
 
     Args:
-        wanted: the id of a ``model_input`` event, or of a run: its last answer, or all of its calls to
-            verify.
+        wanted: the id of a ``model_input`` event; or of a run, which means its last answer, or all of
+            its calls with ``verify``.
     """
     with options.connect() as daemon:
         events = list(_fetch_events(daemon, wanted))
@@ -55,7 +55,7 @@ def _fetch_events(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
 
 
 def _print_input(daemon: Connection, event: dict[str, Any], *, verify: bool) -> bool:
-    """Print one input; return whether its hash is the logged one."""
+    """Print or verify one input; return whether its hash matches the log."""
     payload = event["payload"]
     if "input_ref" not in payload:
         say(f"{event['id']} was logged by a version that did not keep the input")

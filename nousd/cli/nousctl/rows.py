@@ -1,4 +1,4 @@
-"""The rows of the tables of verbs, and what many rows share."""
+"""The row types of the tables of verbs, and arguments that many rows share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from nousd.cli.client_options import Options
 
 
 class Verb(NamedTuple):
-    """One row of the table.
+    """A verb that is one command and one response.
 
     Args:
-        command: the type on the wire.
-        fixed: constant part of the payload.
-        computed: key of the payload -> its value, where the command line has none.
+        command: the command's type on the wire.
+        fixed: the constant part of the payload.
+        computed: key of the payload -> function for its value, if the command line has none.
         timeout_seconds: replaces the default time-out.
     """
 
@@ -43,4 +43,4 @@ LIMIT: Final = Argument(
 BEFORE: Final = option("before", "--before", "Continue a page before this id.")
 
 MODEL_CALL_SECONDS: Final = 3600.0
-"""For commands that call a model, which take as long as the model does."""
+"""Time-out of commands that wait for a model."""

@@ -1,6 +1,6 @@
-"""``nousctl runtime login|logout|doctor``: what is done with the agent program itself.
+"""``nousctl runtime login|logout|doctor``: runs or examines the agent program itself.
 
-The program's own words log in and out, in this terminal and with the files of the namespace, so that no
+The program's own commands log in and out, in this terminal and with the namespace's files, so that no
 key passes through the daemon.
 """
 
@@ -98,7 +98,7 @@ def _lines_of(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _version(words: Sequence[str]) -> str:
-    """Return what the program says of its version."""
+    """Return the program's output for ``--version``."""
     try:
         ended = subprocess.run(
             [*words, "--version"],
@@ -115,7 +115,7 @@ def _version(words: Sequence[str]) -> str:
 
 
 def _remark_on(version: str, tested: Mapping[str, str] | None) -> str:
-    """Return a remark on a version that the runtime is not tested with; empty for one that it is."""
+    """Return a remark on a version that the runtime is not tested with, else an empty string."""
     if tested is None:
         return ""
     oldest, newest = tested["oldest"], tested["newest"]

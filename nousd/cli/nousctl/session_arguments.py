@@ -44,7 +44,7 @@ def _one_session(words: list[str]) -> str | None:
     return words[0] if words else None
 
 
-# It is a list, because words are shared out from the end then: what else a verb takes stays required.
+# A list, because click then fills the verb's other positional arguments first, which stay required.
 _WORD: Final = Argument(
     SESSION_WORD,
     Annotated[
@@ -130,7 +130,7 @@ UPDATE_SESSION: Final = (
     _SAMPLING,
     _METADATA,
 )
-"""``null`` as JSON unsets a value."""
+"""The JSON value ``null`` unsets a field."""
 
 SEARCHED: Final = (
     _switch("children", "--children", "Include sessions of tasks."),

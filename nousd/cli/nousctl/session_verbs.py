@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` about sessions that are one command and one response, as a table."""
+"""The table of ``nousctl`` verbs about sessions that are one command and one response."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER: Final = session_arguments.OWN_WORKSPACE._replace(
 )
 
 _UNDO_SECONDS: Final = 600
-"""How long a deleted session can be had back."""
+"""How long a deleted session can be restored."""
 
 SESSION_VERBS: Final[dict[str, Verb]] = {
     "new": Verb(
@@ -196,4 +196,4 @@ SESSION_VERBS: Final[dict[str, Verb]] = {
         timeout_seconds=MODEL_CALL_SECONDS,
     ),
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

@@ -1,4 +1,4 @@
-"""Runs a verb in the session that its command line means."""
+"""Finds the session that a command line refers to, and runs the verb in it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Run = Callable[[Options, dict[str, Any]], int]
 
 _KEY: Final = "session_id"
 SESSION_WORD: Final = "session_word"
-"""The key of a session that is named by a word instead of by ``--session``; no command has it."""
+"""The key of a session that is a positional argument instead of ``--session``; not in any payload."""
 
 RUN_WORD: Final = "run_word"
-"""The key of a run that names its session; no command has it."""
+"""The key of a run whose session is used; not in any payload."""
 
 EXPECTED_RUN_KEY: Final = "expected_run_id"
-"""The key by which a command refuses to act on any other run."""
+"""The payload key with which a command refuses to act on another run."""
 
 _LISTS: Final = {
     "named": "nousctl session list",
     "deleted": "nousctl session list --deletion-scheduled",
 }
-"""Use of a session that has to be named -> what lists such sessions."""
+"""Use of a session that must be named -> the command that lists such sessions."""
 
 
 def in_session(
@@ -38,13 +38,13 @@ def in_session(
 ) -> int:
     """Run a verb and return its exit code.
 
-    A session that is named is taken for an id first, so a command with an id needs no other request.
+    A named session is first tried as an id, so a command with an id needs no other request.
 
     Args:
-        values: of the command line, by key, as ``with_one_name`` returns them.
+        values: the values of the command line, as ``with_one_name`` returns them.
 
     Raises:
-        ClientError: the session cannot be found, or may be one of several; or as ``run``.
+        ClientError: the session cannot be found or is ambiguous; or as ``run``.
     """
     use = _use(arguments)
     if (run_id := values.get(RUN_WORD)) is not None:
@@ -66,10 +66,10 @@ def in_session(
 
 
 def with_one_name(arguments: tuple[Argument, ...], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with the session under one key, in whichever way it was named.
+    """Return the values with the session under one key, however it was named.
 
     Raises:
-        BadParameter: it has to be named and is not, or it is named in two ways that differ.
+        BadParameter: the session must be named and is not, or two different sessions are named.
     """
     rest = {key: value for key, value in values.items() if key != SESSION_WORD}
     word = values.get(SESSION_WORD)
@@ -88,7 +88,7 @@ def _use(arguments: tuple[Argument, ...]) -> SessionUse | None:
 
 
 def _choose_session(options: Options, use: SessionUse | None, values: dict[str, Any]) -> str | None:
-    """Return the session that is meant; None to leave it to the daemon."""
+    """Return the session to use; None to leave the choice to the daemon."""
     named = values.get(_KEY)
     if named is None and use not in (None, "filter"):
         named = os.environ.get(session_choice.VARIABLE)
@@ -109,11 +109,11 @@ def _choose_session(options: Options, use: SessionUse | None, values: dict[str, 
 
 
 def _session_of_last(options: Options, run_id: str) -> str:
-    """Return the session of a run that is the last there: what is asked for happens to no other run.
+    """Return the session of a run. The run must be the session's last, so that no other run is affected.
 
     Raises:
-        Refused: there is no such run.
-        BadParameter: its session has a later one.
+        Refused: the run does not exist.
+        BadParameter: the session has a later run.
     """
     with options.connect() as daemon:
         session_id = str(daemon.request("get_run", {"run_id": run_id}).payload["run"][_KEY])
@@ -126,7 +126,7 @@ def _session_of_last(options: Options, run_id: str) -> str:
 
 
 def _resolve_id(options: Options, named: str) -> str:
-    """Return the id of a session: a filter refuses no unknown one."""
+    """Return the id of a session that exists, because filters accept unknown ids."""
     with options.connect() as daemon:
         try:
             daemon.request("get_session", {_KEY: named})

@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` that call a tool without a model, and offer tools to the model or not."""
+"""The verbs of ``nousctl`` that call a tool without a model, and that choose the model's tools."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nousd.client.blocking import Connection, Subscription
 from nousd.errors import ClientError
 
 _KNOWN_CHARS: Final = 400
-"""As much of the output as it takes to find its end in the result."""
+"""Characters of the output's end that are kept to find it in the result."""
 
 _WHICH_TOOLS: Final = (
     "nousctl tool list shows which tools there are; bash and git come with nousd serve --allow-exec, or"
@@ -29,10 +29,10 @@ _ENDS: Final = ("tool_call_completed", "tool_call_denied")
 
 
 def _call(options: Options, values: dict[str, Any]) -> int:
-    """Make a call and show it to its end."""
+    """Start a call and show it until its end."""
     with options.connect() as daemon:
         call_id = daemon.request("call_tool", values).payload["tool_call_id"]
-    # The call's id is used like a run's; from the start, because the call may have ended already.
+    # The id of the call serves as its run id. From the start, because the call may have ended already.
     wanted = {"after": "evt-0", "run_id": call_id, "types": "all"}
     with Subscription(
         options.socket_path, wanted, timeout_seconds=options.answer_seconds
@@ -46,7 +46,7 @@ def _call(options: Options, values: dict[str, Any]) -> int:
 
 def _show_until_end(events: Subscription, options: Options) -> int:
     streamed = ""
-    """The end of what was printed already."""
+    """The end of the output that was printed."""
     for event in events:
         if options.json:
             print_line(event.line)
@@ -82,10 +82,10 @@ def _show(event: ReceivedEvent, streamed: str) -> None:
 
 
 def _behind(streamed: str, result: str, *, is_error: bool) -> str:
-    """Return what a result says behind the output: remarks about files, and how the call ended.
+    """Return the part of a result after the printed output: remarks about files and the call's end.
 
     Args:
-        streamed: the end of the output as it was printed; a result may have cut its lines.
+        streamed: the end of the printed output; the result may have truncated its lines.
     """
     end = streamed.strip()
     for known in (end, end.rpartition("\n")[2]):
@@ -108,7 +108,7 @@ def _disable(options: Options, values: dict[str, Any]) -> int:
 def _change_active(
     options: Options, values: dict[str, Any], change: Callable[[list[str], list[str]], list[str]]
 ) -> int:
-    """Change the list of active built-in tools; those of extensions are always active."""
+    """Change the list of active built-in tools; extensions' tools are always active."""
     named = values.pop("tools")
     with options.connect() as daemon:
         built_in = [tool for tool in _tools(daemon, values) if tool["source"] == "builtin"]
@@ -172,4 +172,4 @@ CALLING: Final[dict[str, Watch]] = {
     "enable_tools": Watch("Offer more tools to the model.", (_NAMED_TOOLS, SESSION), _enable),
     "disable_tools": Watch("Stop offering tools to the model.", (_NAMED_TOOLS, SESSION), _disable),
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

@@ -1,6 +1,6 @@
 """The verbs of ``nousctl`` that show and trust a project's files.
 
-The hash of the displayed file is sent back, so exactly that content is trusted.
+The hash of the displayed file is sent to the daemon, so that exactly that content is trusted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nousd.client.blocking import Connection
 Payload = Mapping[str, Any]
 
 SHOWN_BYTES_MAX: Final = 256 * 1024
-"""Maximum bytes of a displayed file; the daemon accepts no longer one."""
+"""Maximum bytes of a displayed file; the daemon accepts no longer files."""
 
 
 def _trust(options: Options, values: dict[str, Any]) -> int:
@@ -47,12 +47,12 @@ def _untrust(options: Options, values: dict[str, Any]) -> int:
 
 
 def _workspace(values: dict[str, Any]) -> Payload:
-    """Return the payload key of the project's workspace: the current folder, if none is named."""
+    """Return the payload's key with the project's workspace: the named one, else the current folder."""
     return {"workspace": values.get("workspace") or str(current_folder())}
 
 
 def _own(daemon: Connection, where: Payload) -> Payload | None:
-    """Show the additions of the project's settings; return the file to trust, if there is one."""
+    """Show what the project's settings file adds; return the file to trust, if there is one."""
     listed = daemon.request("list_trust", where).payload
     path = str(Path(listed["root"]) / ".nousd" / "config.toml")
     own = next((file for file in listed["files"] if file["path"] == path), None)
@@ -129,4 +129,4 @@ TRUSTING: Final[dict[str, Watch]] = {
     ),
     "untrust": Watch("Stop trusting a project's file.", (_PATH, OWN_WORKSPACE), _untrust),
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

@@ -1,7 +1,7 @@
-"""``nousctl usage``: tokens, time and cost of model calls, as a table.
+"""``nousctl usage``: prints tokens, time and cost of model calls as a table.
 
-A row sums the ``usage_reported`` events of a run, a session or a model; the last line sums them all. So
-each grouping has the same total, calls without a run included.
+A row sums the ``usage_reported`` events of a run, a session or a model; the last row sums all events. So
+every grouping has the same total, including calls without a run.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from nousd.cli.nousctl.watch import up_to_now
 from nousd.cli.output import DONE, sanitize_output
 
 Call = Mapping[str, Any]
-"""The payload of an event."""
+"""The payload of a ``usage_reported`` event."""
 
 Sums = Counter[str]
 
 
 class Grouping(NamedTuple):
-    """The grouping of rows: the columns that name a group, and the group of a call."""
+    """A grouping of calls: the columns that name a group, and the function for a call's group."""
 
     columns: tuple[str, ...]
     key: Callable[[Call], tuple[str, ...]]
@@ -51,7 +51,7 @@ GROUPINGS: Final[dict[str, Grouping]] = {
 
 
 def usage(options: Options, *, by: str, session_id: str | None) -> int:
-    """Print the table; with ``--json`` the sums."""
+    """Print the table, or with ``--json`` the sums."""
     wanted = {"types": ["usage_reported"], "after": "evt-0"}
     if session_id is not None:
         wanted["session_id"] = session_id
@@ -71,7 +71,7 @@ def usage(options: Options, *, by: str, session_id: str | None) -> int:
 
 
 def _figures(call: Call) -> dict[str, Any]:
-    """Return the figures that a call adds to each sum. ``timed_calls`` are those with a first token."""
+    """Return the numbers that a call adds to the sums. ``timed_calls`` are those with a first token."""
     tokens = call.get("usage", {})
     return {
         "calls": 1,
@@ -113,7 +113,7 @@ def _seconds(sums: Sums) -> str:
 
 
 def _first_token(sums: Sums) -> str:
-    """The mean over calls with a first token, in seconds."""
+    """Return the mean time to the first token in seconds, over the calls that have one."""
     timed = sums["timed_calls"]
     return f"{sums['first_token_ms'] / timed / 1000:,.2f}" if timed else _UNKNOWN
 
@@ -136,7 +136,7 @@ _COLUMNS: Final[dict[str, Callable[[Sums], str]]] = {
     "seconds": _seconds,
     "cost USD": _cost,
 }
-"""column title -> its cell."""
+"""Column title -> function that formats its cell."""
 
 
 def _table(

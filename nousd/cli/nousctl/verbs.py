@@ -1,7 +1,7 @@
-"""The verbs of ``nousctl`` that are one command and one response, as a table.
+"""The table of ``nousctl`` verbs that are one command and one response.
 
-A row says which command a verb sends, and which arguments fill which keys of the payload; parsing,
-sending and printing are the same for each. ``watches`` has the verbs that are more than that.
+A row has a verb's command, and the arguments that fill the keys of its payload; parsing, sending and
+printing are the same for all. ``watches`` has the other verbs.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ REVISION: Final = Argument(
 
 
 _RUN_SECONDS: Final = 24 * 3600.0
-"""The daemon itself ends the wait for a run (``--command-timeout``, a day at most)."""
+"""The daemon ends the wait for a run earlier (``--command-timeout``, a day at most)."""
 
 _LISTING_SECONDS: Final = 60.0
-"""For commands that ask model servers, each up to the daemon's own time-out."""
+"""Time-out of commands that query model servers, which have their own time-outs in the daemon."""
 
 # --- the table -------------------------------------------------------------------------------
 
@@ -320,4 +320,4 @@ VERBS: Final[dict[str, Verb]] = {
         timeout_seconds=MODEL_CALL_SECONDS,
     ),
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

@@ -1,7 +1,6 @@
 """The verbs of ``nousctl`` that follow events, and ``raw``. They return the exit code.
 
-Each subscribes before its request, or from a cursor, so that none can miss the start of what it
-follows.
+Each subscribes before its request, or from a cursor, so that it cannot miss the first events.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from nousd.client.answers import ReceivedEvent, decode_answer
 from nousd.client.blocking import Connection
 from nousd.errors import Refused
 
-# --- prompt_stream ---------------------------------------------------------------------------
+# --- prompts ---------------------------------------------------------------------------------
 
 
 def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the payload for the values of a command line; files are read, or stored, now."""
+    """Return the payload for the values of a command line. Reads or uploads attached files."""
     if "attachments" not in values:
         return values
     from nousd.cli.nousctl.artifacts import with_attachments
@@ -33,7 +32,7 @@ def payload_of(daemon: Connection, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
-    """Start a run and show it until its end."""
+    """Start a run and show its events until its end."""
     with (
         options.subscribe({"types": "v1"}) as events,
         options.connect() as daemon,
@@ -53,13 +52,13 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
             tell_how_to_abort(run_id, payload.get("session_id"))
             raise
         if sys.stdout.isatty():
-            with suppress(Refused):  # it may be deleted by now
+            with suppress(Refused):  # the session may be deleted
                 daemon.request("mark_seen", {"session_id": answer.payload["session_id"]})
         return code
 
 
 def tell_how_to_abort(run: str, session_id: str | None) -> None:
-    """Say that an interrupted command has not ended its run."""
+    """Tell the user that an interrupted command has not ended its run."""
     named = "" if session_id is None else f" --session {session_id}"
     say(f"\n{run} goes on; stop it with: nousctl abort{named}")
 
@@ -108,7 +107,7 @@ def trace(options: Options, values: dict[str, Any]) -> int:
 
 
 def events(options: Options, values: dict[str, Any]) -> int:
-    """Print the events after a cursor: up to now, or with ``follow`` forever."""
+    """Print the events after a cursor, up to now; with ``follow``, forever."""
     follow = values.pop("follow", False)
     wanted = values if "view" in values else {"types": "v1"} | values
     if "view" in values and values.get("after", "").isdecimal():
@@ -123,7 +122,7 @@ def events(options: Options, values: dict[str, Any]) -> int:
 
 
 def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the events after a cursor, up to the newest at the first request."""
+    """Yield the events after a cursor, up to the one that was newest at the first request."""
     with options.connect() as daemon:
         page = daemon.request("get_events", wanted).payload
         head = _number(page["head"])

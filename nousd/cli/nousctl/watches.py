@@ -1,4 +1,4 @@
-"""The verbs of ``nousctl`` that are more than one command and one response, as a table."""
+"""The table of ``nousctl`` verbs that are more than one command and one response."""
 
 from __future__ import annotations
 
@@ -234,4 +234,4 @@ WATCHES: Final[dict[str, Watch]] = {
     **RUNTIME_PROGRAMS,
     **CONTROLLING,
 }
-"""name on the command line -> verb."""
+"""Name on the command line -> verb."""

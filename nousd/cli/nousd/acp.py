@@ -1,4 +1,4 @@
-"""``nousd acp``: serves our sessions to an editor, as its arguments say."""
+"""``nousd acp``: the command line of the server for editors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def acp(
         Path | None, typer.Option("--socket", help="The daemon's socket. [env: NOUSD_SOCKET]")
     ] = None,
 ) -> None:
-    """Serve our sessions to an editor over standard input and output until the input ends."""
+    """Serve the sessions to an editor over standard input and output until the input ends."""
     from nousd.acp_server.host import serve
     from nousd.cli.starting import start_daemon
     from nousd.config.resolve import resolve_socket

@@ -55,7 +55,7 @@ def build_app() -> typer.Typer:
 
 
 class _Commands(TyperGroup):
-    """The subcommands; a verb of the client, or a mistyped word, is refused with what is meant."""
+    """The subcommands. A mistyped word or a verb of the client is refused with a hint."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         word = args[0]

@@ -20,7 +20,7 @@ _SETTINGS: Final = (
     "http_starts_per_minute",
     "verbose",
 )
-"""The settings of a separate bridge; it needs the state directory for the token."""
+"""The settings of a separate bridge, which needs the state directory for the token."""
 
 
 def command() -> Callable[..., None]:
@@ -44,7 +44,7 @@ def _bridge(values: dict[str, Any]) -> None:
     level = logging.DEBUG if settings.verbose else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     if not settings.state_dir.exists():
-        # The daemon may start later, and finds the token there.
+        # The daemon may start later and finds the token there.
         prepare_state_folder(settings.state_dir)
     wanted = bridge_settings(settings)
     from nousd.bridge.run import serve_alone

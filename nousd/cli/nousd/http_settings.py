@@ -1,4 +1,4 @@
-"""Converts the HTTP settings for the bridge, for ``nousd serve`` and ``nousd bridge``."""
+"""Derives the bridge's settings from the daemon's, for ``nousd serve`` and ``nousd bridge``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_installed() -> None:
-    """Make sure that the libraries of the extra ``http`` are installed.
+    """Check that the libraries of the extra ``http`` are installed.
 
     Raises:
-        ConfigError: they are not.
+        ConfigError: a library is missing.
     """
     needed = ("h11", "prometheus_client", "starlette")
     if any(importlib.util.find_spec(name) is None for name in needed):
@@ -30,7 +30,7 @@ def bridge_settings(
     """Return the settings of the bridge; create the token if there is none.
 
     Args:
-        tell_secret: receives the token, and each one that replaces it.
+        tell_secret: receives the token and each replacement of it.
 
     Raises:
         ConfigError: a setting is invalid, the token cannot be read or created, or the libraries are

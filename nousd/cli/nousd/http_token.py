@@ -1,4 +1,4 @@
-"""``nousd http rotate-token``: a new token for HTTP clients, with or without a running server."""
+"""``nousd http rotate-token``: replaces the token of HTTP clients, with or without a running server."""
 
 from __future__ import annotations
 

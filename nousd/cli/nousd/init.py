@@ -1,6 +1,6 @@
-"""``nousd init``: asks what a first settings file needs, tests the key by one call, and writes the file.
+"""``nousd init``: asks for the first settings, tests the key with one call, and writes the file.
 
-Nothing is written before the last question is answered.
+It writes nothing before the last question is answered.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MODELS_SHOWN: Final = 30
 
 
 class _Option(NamedTuple):
-    """One of several answers: its word, and what it means."""
+    """One of several answers: its word and its meaning."""
 
     word: str
     meaning: str
@@ -37,10 +37,10 @@ _MODES: Final = (
 
 
 def init() -> None:
-    """Ask, test and write.
+    """Ask for the settings, test the key and write the file.
 
     Raises:
-        ConfigError: there is a settings file already, or it cannot be written.
+        ConfigError: the settings file exists or cannot be written.
     """
     from nousd.admin.first_settings import FirstSettings
     from nousd.runtime_paths import locations
@@ -60,7 +60,7 @@ def init() -> None:
 
 
 def _runs() -> bool:
-    """Return whether a daemon of the user answers."""
+    """Return whether the user's daemon answers."""
     from nousd.client.blocking import Connection
     from nousd.config.resolve import resolve_socket
 
@@ -76,7 +76,7 @@ def _runs() -> bool:
 
 
 def _provider() -> FirstSettings:
-    """Ask about the provider until its key works, or the user wants it as it is."""
+    """Ask for the provider until its key works or the user accepts it anyway."""
     from nousd.admin.first_settings import FirstSettings, other_server, sources
 
     found = {source.name: source for source in sources()}
@@ -104,7 +104,7 @@ def _provider() -> FirstSettings:
 
 
 def _key(source: Source) -> dict[str, Any]:
-    """Ask where the key comes from, and return what the provider's table says of it."""
+    """Ask where the key comes from; return the keys of the provider's table about it."""
     if not source.key_variable:
         return {}
     options = [
@@ -125,7 +125,7 @@ def _key(source: Source) -> dict[str, Any]:
 
 
 def _list_models(first: FirstSettings) -> Models | None:
-    """Return the server's models; print the reason and return None if it refuses."""
+    """Return the server's models; on failure print the reason and return None."""
     print("asking the server for its models ...")
     try:
         models = first.models()
@@ -164,7 +164,7 @@ def _tools() -> dict[str, Any]:
 
 
 def _toolchains() -> list[str]:
-    """Ask about the toolchains, and return the paths that commands shall see."""
+    """Ask about the toolchains; return the paths that commands may read."""
     from nousd.admin.first_settings import toolchains
 
     found = toolchains()
@@ -180,7 +180,7 @@ def _toolchains() -> list[str]:
 
 
 def _choice(question: str, options: Sequence[_Option], default: str | None = None) -> str:
-    """Return the word of the option that is chosen, by its word or its number."""
+    """Return the word of the option that the user chooses, by its word or its number."""
     print(f"\n{question}")
     width = max(len(option.word) for option in options)
     for number, option in enumerate(options, 1):

@@ -1,4 +1,4 @@
-"""``nousd``: run the daemon, maintain its log, or print the files for running it as a service."""
+"""``nousd``: runs the daemon, maintains its log, and installs it as a service."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    # Objects of the start-up stay, and searching them for cycles repeatedly takes a tenth of its time.
+    # Objects of the start-up stay alive; searching them for cycles takes a tenth of its time.
     gc.disable()
     values = plain_values(sys.argv[1:], os.environ)
     if values is not None:

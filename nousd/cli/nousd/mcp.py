@@ -1,4 +1,4 @@
-"""``nousd mcp``: serves our tools, as its arguments say."""
+"""``nousd mcp``: the command line of the MCP server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Serve our tools over standard input and output until the input ends."""
+    """Serve the tools over standard input and output until the input ends."""
     if importlib.util.find_spec("mcp") is None:
         raise ConfigError("nousd mcp needs the extra mcp: pip install 'nousd[mcp]'")
     from nousd.config.resolve import resolve_socket

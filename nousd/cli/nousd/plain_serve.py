@@ -1,8 +1,8 @@
-"""The usual command line of ``nousd serve``: complete flags with their values.
+"""Parses the usual command line of ``nousd serve``: complete flags with their values.
 
-The library that parses every other command line takes longer to import than the daemon takes to start.
-So a plain command line is parsed here, from the same settings and to the same values; anything else (a
-question for help, a short flag, a mistake) is left to that library.
+Importing typer, which parses all other command lines, takes longer than starting the daemon. So a plain
+command line is parsed here, from the same settings and to the same values; anything else (``--help``, a
+short flag, a mistake) is left to typer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ COMPLETION_VARIABLE: Final = "_NOUSD_COMPLETE"
 
 
 class _Flag(NamedTuple):
-    """The setting of a flag, and its value. ``word`` is None if the value is the next word."""
+    """A flag's setting. ``word`` is the value of a boolean flag; None for flags that take a value."""
 
     name: str
     word: bool | None = None
@@ -27,7 +27,7 @@ def plain_values(argv: Sequence[str], environ: Mapping[str, str]) -> dict[str, A
     """Return the values for ``serve``; None if the command line is not a plain ``nousd serve``.
 
     Args:
-        argv: without the program.
+        argv: the arguments without the program.
     """
     if argv[:1] != ["serve"] or COMPLETION_VARIABLE in environ:
         return None

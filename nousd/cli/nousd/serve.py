@@ -1,6 +1,6 @@
-"""``nousd serve``: from the values of its flags to settings to a running daemon.
+"""``nousd serve``: resolves the settings from the values of its flags, and runs the daemon.
 
-The only module of this room that may import the daemon.
+This is the only module of the room that may import the daemon.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def serve(values: dict[str, Any]) -> NoReturn:
     """Run the daemon, or print the configuration, and exit.
 
     Args:
-        values: ``config``, ``print_config``, ``json`` for its form, and the flag of each setting, None
-            if it was not given.
+        values: ``config``, ``print_config``, ``json`` for the form of the printed configuration, and
+            each setting's flag, None if it was not given.
 
     Raises:
         ConfigError, StoreError: see ``nousd.daemon.serve``.
@@ -33,7 +33,7 @@ def serve(values: dict[str, Any]) -> NoReturn:
     config = values.pop("config")
     print_config = values.pop("print_config")
     as_json = values.pop("json", False)
-    # The report shows where a key is missing.
+    # The printed report shows missing keys itself.
     resolved = resolve(values, os.environ, config, asks_models=not print_config)
     if print_config:
         from nousd.config.report import report
@@ -47,7 +47,7 @@ def serve(values: dict[str, Any]) -> NoReturn:
 
 
 def _http_door(settings: Settings) -> Door | None:
-    """Return a function that opens the HTTP server; None without one."""
+    """Return a function that opens the HTTP server; None if the setting ``http`` is unset."""
     if settings.http is None:
         return None
     from nousd.cli.nousd.http_settings import bridge_settings, check_installed
@@ -63,7 +63,7 @@ def _http_door(settings: Settings) -> Door | None:
         async with open_bridge(bridge_settings(settings, tell_secret)) as bridge:
 
             async def serve_daemon(services: Services) -> None:
-                # A client over HTTP may be any program that was given a token.
+                # An HTTP client may be any program that has a token.
                 held = services.restrict()
                 ways = partial(serve_commands, held), partial(serve_events, held)
                 async with open_memory_dial(*ways) as dial:

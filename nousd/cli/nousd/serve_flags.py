@@ -1,5 +1,5 @@
-"""The flags of ``nousd serve`` for typer. They are generated from the settings, so there is no setting
-without a flag, and no flag that says something else.
+"""The flags of ``nousd serve`` for typer, generated from the settings, so that each setting has a flag
+with the same meaning.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _KINDS: Final[dict[Any, tuple[Any, str]]] = {
     float: (str, "NUMBER"),
     str: (str, "TEXT"),
 }
-"""type of a setting -> typer's type and metavar. Numbers stay text, because the settings report every
-invalid value, wherever it came from."""
+"""Type of a setting -> typer's type and metavar. Numbers stay text, because the settings report invalid
+values of every origin."""
 
 
 def command() -> Callable[..., None]:

@@ -1,7 +1,7 @@
-"""``nousd service``: the daemon as a service of the user's systemd.
+"""``nousd service``: manages the daemon as a service of the user's systemd.
 
-``install`` writes the unit and starts it, ``uninstall`` takes both back. A unit that somebody else has
-written, or changed, is left alone.
+``install`` writes the unit and starts it; ``uninstall`` stops it and removes the unit. A unit that was
+written or changed by anyone else is left alone.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ def _install() -> None:
     print(f"written: {file}")
     systemctl("daemon-reload")
     systemctl("enable", NAME)
-    # Starts it, and renews one that ran with an earlier unit.
+    # Starts the service, or restarts one that ran with an earlier unit.
     start(verb="restart")
     print(f"the daemon runs now, and from each login on; its log: {LOG}")
     print("to let it run while you are logged out: loginctl enable-linger")
 
 
 def _other_daemon() -> str | None:
-    """Return the user's daemon if one runs that is not the service's, such as ``pid 17``."""
+    """Return the user's daemon, such as ``pid 17``; None if only the service runs, or no daemon."""
     from nousd.config.resolve import resolve_socket
 
-    # The service has the settings of the file, whatever this shell's variables are.
+    # The service takes its settings from the file only, not from variables of this shell.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("NOUSD_")}
     holder = holder_of(socket_lock_file(resolve_socket(environ)))
     own = f"pid {query_systemd('show', '--property=MainPID', '--value', NAME)}"
@@ -133,7 +133,7 @@ def _status_lines(facts: Mapping[str, object]) -> Iterator[str]:
 
 
 def _is_ours(file: Path) -> bool:
-    """Return whether it is a unit as this or an earlier installation wrote it: other programs only."""
+    """Return whether this or another installation wrote a unit; only the program's path may differ."""
     lines = file.read_text().splitlines()
     written = (_OURS + units.service_unit()).splitlines()
     return [line for line in lines if not line.startswith("ExecStart=")] == [

@@ -1,9 +1,9 @@
-"""The commands of ``nousd`` that work on a state directory without a daemon, as a table.
+"""The table of ``nousd`` commands that work on a state directory without a daemon.
 
-They find the log as ``nousd serve`` does. ``nousd.admin`` and ``nousd.replay`` carry them out and are
-imported when one of them runs; here the result is printed, one finding per line, or as JSON.
+They find the log as ``nousd serve`` does. ``nousd.admin`` and ``nousd.replay`` implement them and are
+imported when a command runs; this module prints the result, one finding per line, or as JSON.
 
-Exit codes: 0 all is well, 1 something is wrong, 2 wrong usage, or a run that cannot be replayed.
+Exit codes: 0 success, 1 something is wrong, 2 wrong usage, or a run that cannot be replayed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _BUNDLE_LIMITS: Final = {
     "artifacts": "Bytes of all artifacts, the newest first.",
     "log": "Bytes of the end of the daemon's own log.",
 }
-"""name in ``admin.bundle.Limits`` -> help text."""
+"""Name in ``admin.bundle.Limits`` -> help text."""
 
 _BUNDLE_BYTES_MAX: Final = 4 * 1024 * 1024 * 1024
 
@@ -100,8 +100,8 @@ class CommandOutput(NamedTuple):
     """The output of a command.
 
     Args:
-        report: for programs.
-        lines: for people.
+        report: the output for programs.
+        lines: the output for people.
         code: the exit code.
     """
 
@@ -111,10 +111,10 @@ class CommandOutput(NamedTuple):
 
 
 class StateCommand(NamedTuple):
-    """One row of the table: its arguments besides the log's path, and its function.
+    """One row of the table: a command with its arguments, except the log's path, and its function.
 
     Args:
-        settings: the settings that also have a flag here.
+        settings: further settings for which the command has flags.
     """
 
     help: str
@@ -151,7 +151,7 @@ def _body(command: StateCommand) -> Callable[[dict[str, Any]], None]:
 
 
 def tell(output: CommandOutput, *, wants_json: bool) -> None:
-    """Print the output, and end the program unless all is well."""
+    """Print the output; exit if the code is not 0."""
     if wants_json:
         from nousd.admin.check.findings import to_json
 
@@ -162,7 +162,7 @@ def tell(output: CommandOutput, *, wants_json: bool) -> None:
         raise typer.Exit(output.code)
 
 
-# --- what they do ------------------------------------------------------------------------------
+# --- functions of the commands -----------------------------------------------------------------
 
 
 def _check(settings: Settings, values: dict[str, Any]) -> CommandOutput:
@@ -243,8 +243,8 @@ def placeholders(settings: Settings) -> dict[str, str]:
 
 
 def _tuning(settings: Settings) -> Tuning:
-    """Return the settings of a replay, with logging off: the replayed daemon's problems show in the
-    compared events.
+    """Return the settings of a replay, and turn logging off: problems of the replayed daemon appear in
+    the compared events.
     """
     import logging
 
@@ -309,7 +309,7 @@ def _log_of(settings: Settings) -> Path:
 
 
 def _progress() -> Callable[[int], None]:
-    """Return a progress function for a person at a terminal."""
+    """Return a progress function, which prints only on a terminal."""
 
     def say(events: int) -> None:
         print(f"\r{events} events", end="", file=sys.stderr, flush=True)
@@ -345,4 +345,4 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         ("workdir", "workspaces", *_OF_A_PLAY),
     ),
 }
-"""name on the command line -> command."""
+"""Name on the command line -> command."""

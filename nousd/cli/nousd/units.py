@@ -1,7 +1,7 @@
-"""The systemd user units for this installation, as text.
+"""The text of the systemd user units for this installation.
 
-The paths are those of the running interpreter and systemd's own ``%t`` (the user's runtime directory),
-so the output works on the machine where it was printed.
+Paths are those of the running interpreter and systemd's ``%t`` (the user's runtime directory), so the
+output is valid on the machine where it was printed.
 """
 
 from __future__ import annotations
@@ -67,6 +67,6 @@ def _program() -> str:
 
 
 def _quote(word: str) -> str:
-    # "%" and "$" begin systemd's specifiers and variables; doubled they are themselves.
+    # "%" and "$" begin systemd's specifiers and variables, and are escaped by doubling.
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'

@@ -1,1 +1,1 @@
-"""Responses as text for people."""
+"""Renders responses and events as text for people."""

@@ -1,6 +1,6 @@
-"""Responses as text for people: one small function per type of response, in a table.
+"""Renders responses as text for people, with one small function per type of response.
 
-They are summaries; ``--json`` prints everything.
+The texts are summaries; ``--json`` prints everything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Payload = Mapping[str, Any]
 
 
 def as_text(answer: Answer) -> list[str]:
-    """Return the lines that show a response. An unexpected one is shown as JSON."""
+    """Return the lines that show a response. A response without the expected keys is shown as JSON."""
     try:
         return list(_SHOWN.get(answer.type, _keys_and_values)(answer.payload))
     except KeyError:
@@ -120,7 +120,7 @@ def _entry(entry: Payload) -> str:
 
 
 def _render_tree(payload: Payload) -> Iterator[str]:
-    # Only branches are indented; a long conversation would run off the screen otherwise.
+    # Only branches are indented; otherwise a long conversation would run off the screen.
     children = Counter(node["parent_id"] for node in payload["nodes"])
     depths: dict[str, int] = {}
     for node in payload["nodes"]:
@@ -219,7 +219,7 @@ def _render_todos(payload: Payload) -> Iterator[str]:
 
 
 def format_queued_input(waiting: Payload) -> str:
-    """Return the line that shows a queued input, shortened."""
+    """Return one line that shows a queued input, shortened."""
     files = f" ({len(waiting['attachments'])} attached)" if waiting.get("attachments") else ""
     return f"{_head(waiting)}: {snippet(waiting['text'])}{files}"
 
@@ -365,7 +365,7 @@ _SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "permissions": request_lines.render_permissions,
     "questions": request_lines.render_questions,
     "project_files": render_project_files,
-    # The one response whose content is not ours: a script may parse it.
+    # The content of this response comes from an extension, and a script may parse it.
     "extension_result": _render_json,
 }
-"""type of the response -> its lines; by default a line for each key."""
+"""Type of the response -> function for its lines; by default one line per key."""

@@ -1,7 +1,7 @@
-"""The change that a file tool asks permission for, as a unified diff of bounded length.
+"""Renders the change that a file tool asks permission for as a unified diff of bounded length.
 
-It is what the arguments say, for ``write`` and ``edit`` beside the file as it is now. The daemon decides
-on the arguments alone.
+The diff comes from the arguments; for ``write`` and ``edit`` also from the current file. The daemon uses
+only the arguments.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Payload = Mapping[str, Any]
 _LINES_MAX: Final = 80
 _LINE_CHARS_MAX: Final = 300
 _COMPARED_LINES_MAX: Final = 800
-"""Comparing takes quadratic time; a larger change is shown as all old lines and all new ones."""
+"""Comparing takes quadratic time; a larger change is shown as all old and all new lines."""
 
 _FILE_BYTES_MAX: Final = 2 * 1024 * 1024
 
@@ -30,7 +30,7 @@ _TEXTS: Final = {
     "write": ("content",),
     "patch": ("patch",),
 }
-"""tool -> the arguments that the diff shows."""
+"""Tool -> the arguments that the diff shows."""
 
 
 def without_texts(request: Payload) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def without_texts(request: Payload) -> dict[str, Any]:
 
 
 def change_lines(request: Payload, folder: str) -> list[str]:
-    """Return the diff that shows what a request would change; nothing for other tools.
+    """Return the diff of the change that a request would make; nothing for other tools.
 
     Args:
         folder: the session's workspace.
@@ -69,7 +69,7 @@ def _is_change(request: Payload) -> bool:
 
 
 def _of_piece(path: Path, old: str, new: str) -> list[str]:
-    """Return the diff of one replaced piece: of the file's lines if it is there exactly once."""
+    """Return the diff of one replacement, with the file's lines if ``old`` occurs exactly once in it."""
     with suppress(OSError):
         text = "\n".join(_content(path))
         if text.count(old) == 1:
@@ -108,7 +108,7 @@ def _diff(old: list[str], new: list[str]) -> list[str]:
         old, new = _without_end(old), _without_end(new)
     start = _common(old, new)
     end = _common(old[start:][::-1], new[start:][::-1])
-    # Context around the change; the rest of what is equal needs no comparison.
+    # Keep the context around the change; the other equal lines need no comparison.
     first, last = max(0, start - 3), max(0, end - 3)
     old, new = old[first : len(old) - last], new[first : len(new) - last]
     if len(old) + len(new) > _COMPARED_LINES_MAX:
@@ -118,7 +118,7 @@ def _diff(old: list[str], new: list[str]) -> list[str]:
 
 
 def _shift_header(header: str, lines: int) -> str:
-    """Return the header of a hunk that begins so many lines further down."""
+    """Return the header of a hunk with its line numbers increased by ``lines``."""
     return re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + lines), header)
 
 
@@ -133,7 +133,7 @@ def _common(one: Sequence[str], other: Sequence[str]) -> int:
 
 
 def _limit_lines(lines: list[str]) -> list[str]:
-    """Return the beginning of a diff, with what is left out counted."""
+    """Return the beginning of a diff and the count of omitted lines."""
     shown = [_truncate_line(harmless(line)) for line in lines[:_LINES_MAX]]
     rest = lines[_LINES_MAX:]
     if rest:

@@ -1,4 +1,4 @@
-"""What the interactive client shows of a session when it comes to it."""
+"""Renders a session for the interactive client that attaches to it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def session_line(state: Payload, session: Payload) -> str:
 
     Args:
         state: the payload of ``state``.
-        session: the session, as ``session_record`` has it.
+        session: the session in the payload of ``session_record``.
     """
     called = session.get("title") or state.get("name")
     name = f' "{snippet(called)}"' if called else ""
@@ -29,7 +29,7 @@ def session_line(state: Payload, session: Payload) -> str:
 
 
 def facts(state: Payload) -> Iterator[str]:
-    """Yield the lines about a session that a person at a terminal needs."""
+    """Yield the lines with the settings of a session that a person at a terminal needs."""
     if "workspace" in state:
         yield f"folder  {format_folder(state['workspace'])}"
     thinking = f", thinking {state['thinking']}" if "thinking" in state else ""
@@ -40,7 +40,7 @@ def facts(state: Payload) -> Iterator[str]:
 
 
 def queue_modes(state: Payload) -> str:
-    """Return the line that shows both queue modes, and how much waits."""
+    """Return the line that shows both queue modes and the number of waiting inputs."""
     counts = state["pending_counts"]
     return (
         f"queues  steering {state['steering_mode']} ({counts['steer']} waiting),"
@@ -49,7 +49,7 @@ def queue_modes(state: Payload) -> str:
 
 
 def last_entries(transcript: Payload) -> Iterator[str]:
-    """Yield the end of a transcript, each entry shortened."""
+    """Yield the last entries of a transcript, each shortened."""
     if transcript.get("has_more"):
         yield "(there is more: nousctl session messages)"
     for entry in transcript.get("messages", ())[-ENTRIES_SHOWN:]:
@@ -69,7 +69,7 @@ def _entry(entry: Payload) -> Iterator[str]:
 
 
 def beginning(text: str) -> str:
-    """Return the beginning of a text, with what is left out counted."""
+    """Return the beginning of a text and the count of omitted lines or characters."""
     lines = text.rstrip("\n").split("\n")
     head = "\n".join(lines[:_LINES_MAX])
     if len(head) > _CHARS_MAX:

@@ -1,4 +1,4 @@
-"""The metrics of a daemon's process as text for people, a line for each."""
+"""Renders the metrics of a daemon's process for people, one line each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Payload = Mapping[str, Any]
 
 
 def render_metrics(payload: Payload) -> Iterator[str]:
-    """Yield a line for each metric."""
+    """Yield one line per metric."""
     yield f"nousd        {payload['version']}, since {local_time(payload['started_at'])}"
     yield f"up           {duration(payload['uptime_seconds'])}"
     yield f"cursor       {payload['cursor']}"
@@ -55,7 +55,7 @@ def _log(log: Payload) -> Iterator[str]:
 
 
 def durations(given: Payload) -> str:
-    """Return a duration for people: the mean, and the bounds of most values."""
+    """Return a distribution of durations for people: the mean and two percentiles."""
     count = sum(given["counts"])
     if not count:
         return "-"
@@ -64,7 +64,7 @@ def durations(given: Payload) -> str:
 
 
 def _within(given: Payload, share: float) -> str:
-    """Return the first bound that so many values stay below."""
+    """Return the lowest bound that at least ``share`` of the values do not exceed."""
     wanted = share * sum(given["counts"])
     kept = 0
     for bound, count in zip(given["bounds"], given["counts"], strict=False):

@@ -1,4 +1,4 @@
-"""Folders and times for people."""
+"""Formats folders and times for people."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS: Final = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def format_folder(folder: str | Path) -> str:
-    """Return a folder for people: a path in the home folder begins with ``~``."""
+    """Return a folder's path for people; one in the home directory begins with ``~``."""
     path, home = Path(folder), Path.home()
     if path == home:
         return "~"
@@ -18,7 +18,7 @@ def format_folder(folder: str | Path) -> str:
 
 
 def local_time(moment: str) -> str:
-    """Return a time of the wire in the local time zone; what is not a time stays as it is."""
+    """Return a time of the wire in the local time zone; return any other text unchanged."""
     try:
         return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
     except ValueError:
@@ -32,8 +32,8 @@ def duration(seconds: float) -> str:
 
 
 def age(moment: str, until: str | None = None) -> str:
-    """Return the time from one moment of the wire to another, or to now; what is not a time stays as it
-    is.
+    """Return the time from one moment of the wire to another, or to now. Return a text that is not a time
+    unchanged.
     """
     try:
         then = datetime.fromisoformat(moment).astimezone()

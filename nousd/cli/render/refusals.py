@@ -1,4 +1,4 @@
-"""Refusals of the daemon as sentences for people, each with the next step where there is one."""
+"""Renders refusals of the daemon as sentences for people, with the next step if there is one."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ _SAID: Final = {
     " nousctl restart",
     "nothing_appended": "nothing was appended; do that with: nousctl session append TEXT",
 }
-"""machine word -> sentence."""
+"""Message of the refusal -> sentence."""
 
 _SAID_WHOLLY: Final = frozenset({"queue_changed"})
-"""Of these, the cause says to programs what the sentence says to people."""
+"""Messages whose cause is for programs and repeats the sentence."""
 
 _SAID_ALREADY: Final = "agent_failed"
-"""The category that a failure's own words say, too."""
+"""The category that adds nothing to the cause of a failure."""
 
 _DOCTOR: Final = "check provider and key with: nousd doctor"
 _OTHER_MODEL: Final = "choose a model with: nousctl model set MODEL (nousctl model list has them)"
@@ -85,15 +85,15 @@ _NEXT_STEPS: Final = {
     "agent_failed": "look at the program with: nousctl runtime doctor; or go on without it:"
     " nousctl runtime set native",
 }
-"""Category of a failed model call, or of an agent program -> what the user can do."""
+"""Category of a failed model call or agent program -> the user's next step."""
 
 
 def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = False) -> str:
     """Return a refusal for people.
 
     Args:
-        verbose: name the codes of the wire.
-        in_chat: name no command of ``nousctl`` behind what was refused, because it is typed elsewhere.
+        verbose: whether to show the codes of the wire.
+        in_chat: whether to omit hints to commands of ``nousctl``, which cannot be typed in the chat.
     """
     if verbose:
         return str(refused)
@@ -123,7 +123,7 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
 
 
 def cause_text(cause: str | None) -> str:
-    """Return the cause of a failure as it follows what failed."""
+    """Return the cause of a failure in parentheses, to follow the failure's text."""
     words = without_category(_SAID_ALREADY, cause or "")
     return f" ({words})" if words else ""
 
@@ -132,7 +132,7 @@ def provider_hint(cause: str) -> str:
     """Return the next step after a failed model call; empty if it has no category.
 
     Args:
-        cause: begins with its category, as in ``authentication: wrong key``.
+        cause: the cause, which begins with its category, as in ``authentication: wrong key``.
     """
     return _NEXT_STEPS.get(cause.partition(":")[0], "")
 

@@ -1,6 +1,6 @@
-"""Tool calls, approvals and questions as text for people, and typed lines as their answers.
+"""Renders tool calls, approvals and questions for people, and parses typed answers.
 
-Requests for permission and questions come as the payloads of their events, from a list or one by one.
+Requests for permission and questions are payloads of their events, or rows of a list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NoAnswer(NousdError):
 
 
 def waiting_lines(status: str) -> list[str]:
-    """Return the lines that show what a status asks the user; none for any other status."""
+    """Return the lines that show the request in a status; none if the status is not about a request."""
     what, _, facts = status.partition(": ")
     if what == "permission_requested":
         request = json.loads(facts)
@@ -62,12 +62,12 @@ def render_permissions(payload: Payload) -> Iterator[str]:
 
 
 def request_lines(request: Payload) -> list[str]:
-    """Return the lines that show one request, exactly as it would run."""
+    """Return the lines that show one request with its exact arguments."""
     return [*call_lines(request), *why_lines(request)]
 
 
 def why_lines(request: Payload) -> list[str]:
-    """Return the lines that say why a call needs approval, and what else it allows."""
+    """Return the lines with the reason for an approval, the paths that it opens, and its rule."""
     rule = request.get("rule")
     offered = [] if rule is None else [f"session and always allow: {rule_line(rule)}"]
     opened = [f"opens {place}" for place in request.get("outside", ())]
@@ -76,12 +76,12 @@ def why_lines(request: Payload) -> list[str]:
 
 
 def request_line(request: Payload) -> str:
-    """Return a call as one line, in which arguments cannot be told from what looks like them."""
+    """Return a call as one line. Text that looks like an argument cannot be distinguished there."""
     return " ".join(line.strip() for line in call_lines(request))
 
 
 def rule_line(rule: str) -> str:
-    """Return a rule for people: with its meaning if it is about an MCP server's tool and has a hash."""
+    """Return a rule for people; explain it if it is about an MCP server's tool and has a hash."""
     found = _OF_DEFINITION.fullmatch(rule)
     if found is None:
         return rule
@@ -94,8 +94,8 @@ _OF_DEFINITION: Final = re.compile(r"mcp__(?P<server>.+?)__(?P<tool>.+)\(#[0-9a-
 
 
 def call_lines(request: Payload) -> list[str]:
-    """Return the lines that show a call. A text of several lines is set apart, so that nothing in it
-    looks like another argument.
+    """Return the lines that show a call. Text of several lines is prefixed, so that no part of it looks
+    like another argument.
     """
     return [harmless(line, one_line=True) for line in _call_lines(request)]
 
@@ -153,10 +153,10 @@ def _format_description(option: Payload) -> str:
 
 
 def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the answers in texts, one for each question.
+    """Parse typed texts as answers, one for each question.
 
     Raises:
-        NoAnswer: there are more or fewer, or one is empty.
+        NoAnswer: the number of texts differs, or one is empty.
     """
     if len(typed) != len(questions):
         raise NoAnswer(f"there are {len(questions)} questions and {len(typed)} answers")
@@ -164,10 +164,10 @@ def answers_to(questions: Sequence[Payload], typed: Sequence[str]) -> list[dict[
 
 
 def answer_to(question: Payload, typed: str) -> dict[str, Any]:
-    """Return the answer in a text: numbers or labels of options, otherwise free text.
+    """Parse a typed text as an answer: numbers or labels of options, otherwise free text.
 
     Raises:
-        NoAnswer: it is empty.
+        NoAnswer: the text is empty.
     """
     words = typed.strip()
     if not words:
@@ -183,7 +183,7 @@ def answer_to(question: Payload, typed: str) -> dict[str, Any]:
 
 
 def render_tool_call(payload: Payload) -> Iterator[str]:
-    """Yield the lines that show one attempt."""
+    """Yield the lines that show one attempt of a tool call."""
     call = payload["call"]
     yield from _facts(call)
     for said in call.get("sources", ()):

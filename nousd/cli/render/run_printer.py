@@ -1,4 +1,4 @@
-"""The events of runs as text for people, printed while they arrive."""
+"""Prints the events of runs for people while they arrive."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
 
 _TOLD_BY_ENDS: Final = frozenset({"provider_aborted", "tool_blocked"})
-"""Warnings that say no more than the end of the run or of the call, which follows at once."""
+"""Warnings that add nothing to the end of the run or call, which follows immediately."""
 
 _REASON_CHARS_MAX: Final = 400
 
@@ -22,7 +22,7 @@ _CODES: Final = re.compile(r"tool_error: (?:[a-z]+(?:_[a-z]+)+: (?=.* ))?")
 
 
 def _without_codes(text: str) -> str:
-    """Return what failed in words, without the codes that a model reads before them."""
+    """Return the text of a failed call without the leading codes, which are for the model."""
     found = _CODES.match(text)
     return text[found.end() :] if found else text
 
@@ -38,9 +38,9 @@ def trouble_text(kind: str, payload: Mapping[str, Any], *, verbose: bool = False
     """Return a warning or an error as a line for people.
 
     Args:
-        kind: the word that it begins with.
-        payload: its ``code``, ``message`` and perhaps ``cause``.
-        verbose: name the code, which a person can do without.
+        kind: the first word of the line.
+        payload: the event's payload, with ``code``, ``message`` and optionally ``cause``.
+        verbose: whether to show the code.
     """
     code, message = payload["code"], payload["message"]
     cause = cause_text(payload.get("cause"))
@@ -56,7 +56,7 @@ def trouble_text(kind: str, payload: Mapping[str, Any], *, verbose: bool = False
 
 
 class Output(Protocol):
-    """Where a run is shown. Texts come as they are and are made harmless there."""
+    """Shows a run. It receives raw texts and must make them harmless."""
 
     def write(self, text: str) -> None:
         """Show a piece of an answer."""
@@ -66,7 +66,7 @@ class Output(Protocol):
 
 
 class _Streams:
-    """Answers on standard output, the rest on standard error."""
+    """Prints answers to standard output, and remarks to standard error."""
 
     def write(self, text: str) -> None:
         print(sanitize_output(text), end="", flush=True)
@@ -78,12 +78,12 @@ class _Streams:
 class RunPrinter:
     """Prints runs for a person.
 
-    Each remark begins on a line of its own, also in the middle of an answer.
+    Each remark begins on its own line, even in the middle of an answer.
 
     Args:
-        output: by default answers go to standard output, the rest to standard error.
-        tells_requests: print what waits for the user, and how to answer it from another terminal.
-        verbose: name the codes of the wire.
+        output: by default, answers go to standard output and remarks to standard error.
+        tells_requests: whether to print pending requests with the commands that answer them.
+        verbose: whether to show the codes of the wire.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Sessions, and the project files that they may trust, as text for people."""
+"""Renders sessions and a project's files for people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Payload = Mapping[str, Any]
 
 
 def render_sessions(payload: Payload) -> Iterator[str]:
-    """Yield a line for each session, and one if there are more."""
+    """Yield one line per session, and a hint if there are more."""
     rows = payload["sessions"]
     for row in rows:
         mark = "*" if row["active"] else " "
@@ -22,7 +22,7 @@ def render_sessions(payload: Payload) -> Iterator[str]:
 
 
 def render_session_matches(payload: Payload) -> Iterator[str]:
-    """Yield two lines for each session that was found, or that there is none, and how to search on."""
+    """Yield two lines per match, or a line if nothing matches, and a hint for the next page."""
     for match in payload["matches"]:
         row = match["session"]
         yield f"{row['session_id']}  {age(row['updated_at']):>4}  {_state(row)}"
@@ -85,7 +85,7 @@ def render_project_files(payload: Payload) -> Iterator[str]:
 
 
 def file_lines(file: Payload) -> Iterator[str]:
-    """Yield the lines that show one file."""
+    """Yield the lines that show one file of a project."""
     state = "trusted" if file["trusted"] else "not trusted"
     yield f"{file['path']}: {state}"
     yield f"  {file['hash'] or 'it is not there, or cannot be read'}"
