@@ -84,7 +84,7 @@ def find_session(daemon: Connection, text: str, *, is_deleted: bool = False) -> 
     """Return the id of the only session that matches a text.
 
     Args:
-        is_deleted: whether to search only the sessions whose deletion is scheduled, instead of the others.
+        is_deleted: whether to search the sessions whose deletion is scheduled instead of the others.
 
     Raises:
         ClientError: no session matches, or several.

@@ -124,7 +124,8 @@ def wait_until_ready(
                 daemon.request("ping", {})
                 return daemon.peer_pid()
         except (DaemonUnreachable, ConnectionLost):
-            # The connection is lost if the daemon ends after opening its sockets: another address is in use.
+            # The connection is lost if the daemon ends after opening its sockets, because of another
+            # address in use.
             if is_hopeless or time.monotonic() > deadline:
                 output.seek(since)
                 said = _without_log(output.read().decode(errors="replace").strip())

@@ -39,8 +39,8 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """A failure of the run that neither a model nor a tool caused. ``raw`` has the bytes that a server or
-    an agent program sent.
+    """A failure of the run that neither a model nor a tool caused. ``raw`` has the bytes that a server
+    or an agent program sent.
     """
 
     error: events.Error
@@ -227,8 +227,8 @@ def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | Non
 
 
 def _cause_of(own: Sequence[Event], place: int) -> int:
-    """Return the position of a run's early end, before the usage of a broken call: it is reported because
-    the call broke.
+    """Return the position of a run's early end, before the usage of a broken call: it is reported
+    because the call broke.
     """
     is_bill = place > 0 and isinstance(own[place - 1], events.UsageReported)
     return place - is_bill

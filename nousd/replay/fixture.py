@@ -1,15 +1,15 @@
-"""A recorded run as a folder of files: the parts of a replay, its events, and the raw streams.
+"""Stores a recorded run as a folder of files: its state, its events and the raw streams.
 
 ::
 
-    run.json             the session before, prompt, model and tools, for people and for playing
+    run.json             the session before the run, prompt, model and tools
     events.ndjson        the run's events, one line each
-    artifacts/<hash>     what they refer to
-    <n>-<provider>.*     each exchange with a model server: request, response, and what is known of it
+    artifacts/<hash>     the artifacts that they refer to
+    <n>-<provider>.*     each exchange with a model server: request, response, and metadata
 
-Ids count, times are one time, and paths are placeholders. That changes what models were given, and with
-it hashes; so the events are those of a play of the run with its placeholders, which has to be the same
-as the run in all else.
+Ids are numbered, all times are equal, and paths are placeholders. That changes the models' inputs and
+their hashes. So the events are those of a replay of the run with placeholders, which must equal the run
+in everything else.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ TIME: Final = "2026-01-01T00:00:00.000000Z"
 _EXCHANGE: Final = re.compile(r"(\d+)-(.+)\.response\.json")
 _TIMES: Final = re.compile(r'"(accepted_at|created_at|expires_at|requested_at)":"[^"]*"')
 _IDS: Final = re.compile(r"\b(cmp|in|msg|run|sess)-[0-9a-f]{16,}\b")
-"""Ids as ``daemon.clock`` makes them."""
+"""Ids in the format of ``daemon.clock``."""
 
 
 class RecordedExchange(msgspec.Struct, frozen=True):
-    """One exchange; ``request`` and ``response`` are bodies, byte for byte."""
+    """One exchange with a model server; ``request`` and ``response`` are the exact bodies."""
 
     number: int
     provider: str
@@ -64,7 +64,7 @@ class RecordedExchange(msgspec.Struct, frozen=True):
 
 
 class Fixture(msgspec.Struct, frozen=True):
-    """Everything in the directory; ``dialects`` by the provider's name."""
+    """The content of the folder; ``dialects`` are by the provider's name."""
 
     run: RecordedRun
     dialects: dict[str, str]
@@ -108,7 +108,7 @@ def record(
     dialects: Mapping[str, str],
     tuning: Tuning,
 ) -> RecordReport:
-    """Make a fixture of a run of an open log; see ``make_fixture``.
+    """Make a fixture of a run in an open log, and write it to ``folder``; see ``make_fixture``.
 
     Raises:
         NotReplayable: see ``make_fixture``; or the directory exists or cannot be written.
@@ -126,7 +126,7 @@ def record(
     return RecordReport(run_id, str(folder), len(fixture.run.events), len(fixture.exchanges))
 
 
-# --- making one ------------------------------------------------------------------------------
+# --- making a fixture ------------------------------------------------------------------------
 
 
 def make_fixture(
@@ -137,15 +137,15 @@ def make_fixture(
     dialects: Mapping[str, str],
     tuning: Tuning,
 ) -> Fixture:
-    """Return a run with its raw streams, fit to be kept.
+    """Return a run with its raw streams as a fixture.
 
     Args:
         recordings: the directory of ``--record``.
         places: path -> placeholder.
-        dialects: of the configured providers; any other name counts as a dialect.
+        dialects: the dialects of the configured providers; any other name counts as a dialect.
 
     Raises:
-        NotReplayable: there is no recording of it, it is incomplete, or the replay differs.
+        NotReplayable: the recording of the run is missing or incomplete, or the replay differs.
     """
     exchanges = _whole_exchanges(run.run_id, recordings)
     report = trio.run(replay_run, run, tuning)
@@ -182,7 +182,7 @@ def _whole_exchanges(run_id: str, recordings: Path) -> tuple[RecordedExchange, .
 
 
 def _replace_identifiers(run: RecordedRun, names: _Names) -> RecordedRun:
-    """Return a run with placeholders for its ids and paths, and one time.
+    """Return a run with placeholders for its ids and paths, and with equal times.
 
     A path may span several deltas, so adjacent ones are joined first.
     """
@@ -213,7 +213,7 @@ def _set_one_time(played: Iterable[Event]) -> tuple[Event, ...]:
 
 
 class _Names:
-    """The placeholders and the texts that they replace."""
+    """Replaces texts by placeholders."""
 
     def __init__(self, places: Mapping[str, str]) -> None:
         # The longest first: one path may contain another.
@@ -224,7 +224,7 @@ class _Names:
         self._names[text] = name
 
     def learn(self, lines: bytes) -> None:
-        """Give every id in some lines a numbered placeholder."""
+        """Add a numbered placeholder for every id in the lines."""
         for found in _IDS.finditer(lines.decode()):
             if found[0] not in self._names:
                 self._counts[found[1]] = self._counts.get(found[1], 0) + 1
@@ -271,7 +271,7 @@ def write_fixture(fixture: Fixture, folder: Path) -> None:
 
 
 def read_fixture(folder: Path) -> Fixture:
-    """Read a fixture, also one that an earlier version wrote."""
+    """Read a fixture, even one that an earlier version wrote."""
     file = decode_json((folder / "run.json").read_bytes(), type=_RunFile)
     lines = (folder / "events.ndjson").read_bytes()
     run = RecordedRun(

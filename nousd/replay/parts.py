@@ -1,8 +1,8 @@
-"""A model, tools and a project that repeat a recording: its pieces, results, failures and remarks, in
+"""A model, tools and a project that repeat the pieces, results, failures and remarks of a recording, in
 order.
 
-If a replay takes another path than the run did, the script runs out. Then a part fails, so that the
-replay ends and can be compared.
+If a replay diverges from the run, the script runs out. Then the model or tool fails, so that the replay
+ends and can be compared.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from nousd.wire.objects.policy import ExecutedBy
 from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access
 
 _WINDOW: Final = 128_000
-"""Context window in tokens, if the log does not contain it."""
+"""Default context window in tokens, if the log does not contain one."""
 
 _RAN_OUT: Final = "the recording has no more for it"
 
@@ -80,7 +80,7 @@ class RecordedModel:
         return (self.default_model,)
 
     async def aclose(self) -> None:
-        """Close nothing."""
+        """Do nothing: there is nothing to close."""
 
     async def generate(
         self,
@@ -88,7 +88,7 @@ class RecordedModel:
         receive: Receive,
         blobs: Blobs = NO_BLOBS,  # noqa: ARG002
     ) -> None:
-        """Push the recorded pieces of this call."""
+        """Push the recorded pieces of the next call."""
         if request.purpose == "summary":
             await self._summarise(receive)
             return
@@ -151,7 +151,7 @@ class RecordedTool:
 
     @property
     def is_read_only(self) -> bool:
-        # Only called for calls whose result was reused.
+        # Only used for calls whose result was reused.
         return True
 
     @property
@@ -184,7 +184,7 @@ class RecordedTool:
 
 
 class ToolsAtCall(Mapping[str, Tool]):
-    """The tools that the gate finds: those of servers come and go between the calls of a run."""
+    """The tools that exist at the current call: those of MCP servers come and go during a run."""
 
     def __init__(self, driver: ReplayDriver, tools: Mapping[str, Tool]) -> None:
         self._driver = driver
@@ -217,7 +217,7 @@ def _tool_error(code: str, text: str) -> ToolError:
 def tools_of(
     run: RecordedRun, script: Script, given: RecordedContext, driver: ReplayDriver
 ) -> tuple[RecordedTool, ...]:
-    """Return the run's tools, in order, as far as the run shows them."""
+    """Return the run's tools in order, as far as its events show them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
     extras = _extras(run)
     names = _merge_orders(
@@ -241,13 +241,13 @@ def _find_registered_tools(run: RecordedRun, script: Script) -> set[str]:
         match event:
             case events.ToolCallPolicyEvaluated(source="registry", decision="allow"):
                 found.add(event.tool_name)
-            case events.Warning(code="tool_not_active"):  # the only fact in version 1
+            case events.Warning(code="tool_not_active"):  # the only evidence in version 1
                 found.add(event.message.partition(": ")[2])
     return found
 
 
 def _merge_orders(lists: Iterable[Iterable[str]]) -> list[str]:
-    """Return the names of lists that were taken from one list, in an order that fits all."""
+    """Merge lists that are sublists of one unknown list; return their names in a consistent order."""
     order: graphlib.TopologicalSorter[str] = graphlib.TopologicalSorter()
     for names in map(list, lists):
         for name in names:
@@ -258,8 +258,8 @@ def _merge_orders(lists: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _extras(run: RecordedRun) -> set[str]:
-    """Return the tools that existed although the session did not name them: an extension's, which are
-    always offered.
+    """Return the tools that were offered although the session did not name them: those of extensions,
+    which are always offered.
     """
     own, shared = run.before.active_tools, run.shared.active_tools
     extras: set[str] = set()
@@ -281,7 +281,7 @@ def _extras(run: RecordedRun) -> set[str]:
 
 
 class RecordedProject(Project):
-    """A project that repeats the remark of a run. Its rules are not read: decisions are recorded."""
+    """A project that repeats the run's remark. It reads no rules, because decisions are recorded."""
 
     def __init__(self, run: RecordedRun) -> None:
         super().__init__()

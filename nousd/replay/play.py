@@ -1,7 +1,7 @@
-"""One replay: the session as it was, the daemon around it, the run from its start to its end.
+"""Plays one run: restores its session, builds a daemon around it, and carries out the run.
 
-The daemon is the real one, on a log in memory. Only what is outside of it is replayed: the model, the
-tools, and the clients.
+The daemon is the real one, with a log in memory. Only its outside is replayed: the model, the tools and
+the clients.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ from nousd.wire.objects.inputs import QueuedInput
 _EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 _CALLS_MAX: Final = 1_000_000
-"""Model calls of a turn, unless the run ended because of too many."""
+"""Maximum model calls of a turn, unless the run ended at its own limit."""
 
 _QUIET_SECONDS: Final = 60.0
-"""Time after which a replay that stands still is given up; nothing in it waits for time."""
+"""Time after which a stalled replay is given up; nothing in a replay waits for time."""
 
 _LIMIT: Final = re.compile(r"more than (\d+) model calls in one turn")
 _STALE: Final = re.compile(r"nothing happened for (\d+) ms")
 
 
 class Tuning(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of the daemon that affect a run and are not in its log."""
+    """The daemon's settings that affect a run and are not in its log."""
 
     compact_at: float = 0.8
     keep_recent_tokens: int = 20_000
 
 
 ProviderOf = Callable[[str], Provider]
-"""Name -> a provider."""
+"""Returns the provider with a name."""
 
 
 async def play(
@@ -83,10 +83,10 @@ async def play(
     """Play a run and return its events, as logged.
 
     Args:
-        provider_of: makes providers to call instead of the recorded model.
+        provider_of: returns providers that replace the recorded model.
 
     Raises:
-        NotReplayable: it failed for a reason outside of what can be replayed.
+        NotReplayable: the run failed for a reason that cannot be replayed, or its session differs.
     """
     stage = _Stage(run, tuning, provider_of)
     models = stage.models()
@@ -129,7 +129,7 @@ class _Stage:
         _require_playable(self._stimuli)
 
     async def restore_session(self, store: Store) -> None:
-        """Log events that restore the session before the run."""
+        """Write the events that restore the session before the run to the log."""
         log = Log(store, Hub(store), self._clock)
         encoded = log.encode(tuple(_build_session_events(self._run)))
         artifacts = tuple(self._run.artifacts.values())
@@ -152,7 +152,7 @@ class _Stage:
                 system=system,
                 system_path=given.system_path,
                 model_calls_max=_number(self._run, _LIMIT) or _CALLS_MAX,
-                # What was too long ends where it ended.
+                # Answers that were too long end where the recording ends.
                 answer_bytes_max=sys.maxsize,
                 run_answer_bytes_max=sys.maxsize,
                 compact_at=tuning.compact_at,
@@ -177,7 +177,7 @@ class _Stage:
         }
 
     def _workspaces(self) -> Workspaces:
-        """Return a workspace; its tools access nothing, so any directory will do."""
+        """Return a workspace. Recorded tools access no files, so any directory will do."""
         return Workspaces(
             Workspace(
                 path_sandbox=PathSandbox(Path("/")),
@@ -190,7 +190,7 @@ class _Stage:
         return self._given.instructions
 
     def models(self) -> Models:
-        """Return every provider that the run called, with one script between them."""
+        """Return every provider that the run called; they share one script."""
         default, names = _find_model_choice(self._run)
         model = RecordedModel(
             default.model,
@@ -203,7 +203,7 @@ class _Stage:
         return Models(factories, default, facts=_facts(self._run))
 
     async def perform(self, services: Services) -> CommandRejected | None:
-        """Start the run as it was started, and wait for its end; return why it cannot start."""
+        """Start the run as recorded, and wait for its end; return the refusal if it cannot start."""
         try:
             run = await self._start(services)
         except CommandRejected as refusal:
@@ -264,13 +264,13 @@ async def _read_played_events(store: Store, session_id: str, after: int) -> tupl
     return tuple(event for event in played if event.session_id in ("", session_id))
 
 
-# --- the session before ----------------------------------------------------------------------
+# --- the session before the run --------------------------------------------------------------
 
 
 def _build_session_events(run: RecordedRun) -> Iterator[Event]:
     """Yield events that restore the session, on the path that the run continues."""
     state = run.before
-    # Without ``origin``, the call that it was made for: what its parents allow is on the record.
+    # Without ``origin``, the task call that created it: its parents' decisions are recorded.
     names = (*LASTING, "name", "sampling", "permission_mode", "worker", "runtime", "runtime_model")
     yield events.SessionCreated(
         session_id=state.session_id,
@@ -294,7 +294,7 @@ def _build_session_events(run: RecordedRun) -> Iterator[Event]:
         )
 
 
-# --- what the run shows of its daemon --------------------------------------------------------
+# --- settings of the daemon, as far as the run shows them ------------------------------------
 
 
 def _find_model_choice(run: RecordedRun) -> tuple[ModelChoice, set[str]]:
@@ -349,7 +349,7 @@ def _find_refused_types(run: RecordedRun) -> frozenset[str]:
 
 
 def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
-    """Return a setting that the end of a run mentions."""
+    """Return the number in the text of an event that matches the pattern, such as a limit."""
     for event in run.events:
         text = getattr(event, "cause", getattr(event, "message", ""))
         if isinstance(text, str) and (found := pattern.fullmatch(text)):
@@ -358,7 +358,7 @@ def _number(run: RecordedRun, pattern: re.Pattern[str]) -> int | None:
 
 
 class _Clock:
-    """Gives times that count, and the run's own ids, as long as the replay does not differ."""
+    """Returns increasing times, and the recorded ids as long as the replay does not differ."""
 
     def __init__(self, driver: ReplayDriver) -> None:
         self._driver = driver

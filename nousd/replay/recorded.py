@@ -1,6 +1,6 @@
-"""A run from its log, and the session before it: everything that a replay needs.
+"""Reads a run from its log with everything that a replay needs, such as the session before it.
 
-A run whose log does not contain all of that is refused here, because its replay would differ.
+A run whose log is incomplete is refused here, because its replay would differ.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ _STATE_TYPES: Final = (
     "v1_scope_entered",
     "agent_end",
 )
-"""The events that determine a session's state, as far as a run depends on it."""
+"""The types of events that determine the state of a session on which a run depends."""
 
 _NATIVE: Final = "native"
 
 NEXT_STEP: Final = "; nousd check looks through the log"
-"""The end of a sentence about something that should be in the log."""
+"""The end of an error about something that is missing in the log."""
 
 
 class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run.
+    """One run with its session and artifacts.
 
     Args:
-        version: the oldest version that wrote any of its lines.
+        version: the oldest schema version of its lines.
         before: the session right before the run's first event.
-        shared: the tools and modes that the daemon had for all sessions then.
-        path: root -> leaf, as logged.
-        events: of the session, from the run's first to its end; the run's own and external ones.
-        artifacts: by id, those that the events and the path refer to.
+        shared: the daemon's tools and modes for all sessions at that time.
+        path: the entries from root to leaf, as logged.
+        events: the session's events from the run's first to its last, including external ones.
+        artifacts: the artifacts that the events and the path refer to, by id.
     """
 
     run_id: str
@@ -69,26 +69,26 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> AgentStart:
-        """The beginning of the run."""
+        """The start event of the run."""
         return next(event for event in self.events if isinstance(event, AgentStart))
 
     @property
     def is_of_agent(self) -> bool:
-        """Whether an agent program carried it out."""
+        """Whether an agent program carried out the run."""
         return self.start.runtime != _NATIVE
 
     @property
     def wholes(self) -> dict[str, bytes]:
-        """Artifact id -> its bytes."""
+        """Artifact id -> bytes."""
         return {artifact.id: artifact.data for artifact in self.artifacts.values()}
 
 
 _NOT_REPLAYED: Final = frozenset({"extension_hook_error", "extension_timeout", "obeyed_files_left"})
-"""The warnings about extensions and about what commands left: neither exists in a replay."""
+"""Warnings about extensions and about files that commands left: a replay has neither."""
 
 
 def is_outside(event: Event) -> bool:
-    """Return whether an event during a run was not decided by the run itself."""
+    """Return whether an event during a run is external: the run itself did not decide it."""
     match event:
         case events.QueueUpdate():
             return event.change not in ("consumed", "delivering")
@@ -106,11 +106,11 @@ def is_outside(event: Event) -> bool:
 
 
 def _is_replayed(event: Event) -> bool:
-    """Return whether a replay of a run repeats an event, or enters it.
+    """Return whether a replay of a run reproduces an event or enters it.
 
-    Requests of tasks are repeated for people; a replay has neither people nor tasks. Calls of clients
-    run beside runs, and may begin before this one or end after it. Of what changed for all sessions, a
-    run depends on its tools and modes.
+    It does not for requests that tasks pass on to the user, because a replay has neither tasks nor a
+    user, nor for client calls, which run beside runs and may begin before this one or end after it. Of
+    the changes for all sessions, only those of tools and modes affect a run.
     """
     if not event.session_id:
         return bool(_find_shared_changes(event))
@@ -132,15 +132,15 @@ def _is_of_client(event: Event) -> bool:
 
 
 def run_of(event: Event) -> str | None:
-    """Return the run of an event; None if it has none."""
+    """Return the run id of an event; None if it has none."""
     run_id: Any = getattr(event, "run_id", UNSET)
     if run_id is UNSET and isinstance(event, events.EntryAppended):
-        run_id = event.entry.run_id or UNSET  # in version 1 only the entry had it
+        run_id = event.entry.run_id or UNSET  # in version 1 only the entry has the run id
     return None if run_id is UNSET else run_id
 
 
 class RunLog(Protocol):
-    """A log to read runs from, all of it at one moment."""
+    """A snapshot of a log, from which runs are read."""
 
     def span(self, run_id: str) -> Span | None:
         """Return the range of a run's events; None if there are none."""
@@ -149,8 +149,8 @@ class RunLog(Protocol):
     def events(
         self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
     ) -> Iterator[Event]:
-        """Yield events of a session, and those that changed settings of the daemon, in order, from one
-        number to another, both included; all or those of some types.
+        """Yield the events of a session, and those that changed settings for all sessions, in order.
+        ``first`` and ``last`` are included; ``types`` None means all types.
         """
         ...
 
@@ -169,10 +169,10 @@ class Span(NamedTuple):
 
 
 def read_run(log: RunLog, run_id: str) -> RecordedRun:
-    """Read a run.
+    """Read a run from a log.
 
     Raises:
-        NotReplayable: there is no such run, it has no end, or something that a replay needs is gone.
+        NotReplayable: the run does not exist, has no end, or lacks something that a replay needs.
         StoreError: the log cannot be read.
     """
     span = log.span(run_id)
@@ -225,7 +225,7 @@ def _require_connected(run_id: str, own: Sequence[Event]) -> None:
 
 
 def make_damage_error(run_id: str, what: str) -> NotReplayable:
-    """Return the error for a run that is not in the log as it was written."""
+    """Return the error for a run whose events are missing or changed in the log."""
     return NotReplayable(f"run {run_id} is not whole: {what}{NEXT_STEP}")
 
 
@@ -247,7 +247,7 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
 def _find_needed_artifacts(
     path: Iterable[Entry], pending: Iterable[QueuedInput], own: Iterable[Event]
 ) -> Iterator[str]:
-    """Yield the ids of the artifacts that a model receives, or that a tool returned."""
+    """Yield the ids of the artifacts that a replay needs, such as attachments and long texts."""
     holders: list[Entry | QueuedInput] = [*path, *pending]
     for event in own:
         if isinstance(event, events.EntryAppended):
@@ -270,7 +270,7 @@ _WITH_ARGS: Final = (events.ToolCallRequested, events.ToolCallPolicyEvaluated)
 
 
 def _rests(own: Iterable[Event]) -> Iterator[str]:
-    """Yield the ids of the model inputs without their messages."""
+    """Yield the ids of the artifacts with model inputs without messages."""
     for event in own:
         if isinstance(event, events.ModelInput) and event.rest_ref is not UNSET:
             yield event.rest_ref

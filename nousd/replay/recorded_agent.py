@@ -1,8 +1,8 @@
 """A recorded runtime: carries out the turns of an agent program's run without the program.
 
-What the program said, called and used is in the log, decided and put in order; it is logged again as it
-stands, while the daemon delivers the inputs, folds the events, begins and ends the turns and closes the
-run as it does for a program. Calls are not judged again: their decisions are on the record.
+The log contains the program's output, calls and usage as ordered events. They are logged again
+unchanged, while the daemon delivers the inputs, folds the events, begins and ends the turns and closes
+the run as it does for a program. Calls are not judged again, because their decisions are recorded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RecordedAgent:
     """Implements ``Runtime`` for one run.
 
     Args:
-        driver: enters what came from outside, behind each step.
+        driver: enters external input after each step.
     """
 
     consumes_on_delivery = True
@@ -59,7 +59,7 @@ class RecordedAgent:
         """See ``Runtime.run_turn``.
 
         Raises:
-            RunFailed: the run failed here.
+            RunFailed: the recorded run failed at this point.
         """
         turn = next(self._turns, _Turn(()))
         self._steers = []
@@ -93,7 +93,7 @@ class RecordedAgent:
 
 
 class _Turn(msgspec.Struct, frozen=True):
-    """The steps of a turn that its runtime decided. ``is_whole``: it came to its end."""
+    """The steps of a turn that its runtime decided; ``is_whole`` if the turn ended normally."""
 
     steps: tuple[Event, ...]
     is_whole: bool = False
@@ -116,8 +116,8 @@ def _turns_of(run: RecordedRun) -> Iterator[_Turn]:
 
 
 def _own_steps(steps: Sequence[Event]) -> tuple[Event, ...]:
-    """Return the steps without those of the daemon: it marks the inputs of a turn that begins, and
-    writes the message of the user with their consumption.
+    """Return the steps without those of the daemon, which marks the inputs of a new turn as delivering
+    and writes the user's messages.
     """
     is_marked = bool(steps) and isinstance(steps[0], events.QueueUpdate)
     if is_marked and steps[0].change == "delivering":  # type: ignore[attr-defined]

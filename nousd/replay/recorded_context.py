@@ -1,7 +1,7 @@
-"""Model inputs besides the transcript: prompt, instructions and tools, as logged.
+"""The logged parts of model inputs other than the transcript: prompt, instructions and tools.
 
-Their files may have changed since, and extensions may be gone. Earlier versions did not log them; for
-such a log they are unknown, and what follows from them cannot be compared.
+They are not read again, because files may have changed and extensions may be gone. Earlier versions did
+not log them; then they are unknown, and keys that depend on them cannot be compared.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from nousd.wire.events import models as model_events
 from nousd.wire.objects.entries import Entry
 
 _FIRST_KINDS: Final = ("system_prompt", "agent_prompt")
-"""The sources that follow the prompt; a text begins with one of them."""
+"""The kinds of the source with which a system prompt begins."""
 
 
 class RecordedContext(msgspec.Struct, frozen=True):
-    """Everything in the run's model calls except the messages; ``is_known`` if it was logged.
+    """The content of a run's model inputs except the messages; ``is_known`` if it was logged.
 
     Args:
-        tools: all tools, as described in the last call that offered them.
+        tools: all tools, each as described in the last call that offered it.
         offers: the tools of each call, by the id of the artifact that describes them.
     """
 
@@ -70,28 +70,26 @@ def context_of(run: RecordedRun) -> RecordedContext:
 
 
 def comes_and_goes(tool: str) -> bool:
-    """Return whether a tool can be offered in one call of a run and not in the next: one of an MCP
-    server.
-    """
+    """Return whether a tool belongs to an MCP server, so that a run may offer it in only some calls."""
     return tool.startswith("mcp__")
 
 
 def find_answer_inputs(all_events: Iterable[events.Event]) -> Iterator[events.ModelInput]:
-    """Yield the input of each model call for an answer."""
+    """Yield the ``model_input`` event of each model call for an answer."""
     for event in all_events:
         if isinstance(event, events.ModelInput) and event.purpose != "summary":
             yield event
 
 
-# --- a prompt that is not logged -----------------------------------------------------------------
+# --- unknown prompts -----------------------------------------------------------------------------
 
 
 def build_placeholder_prompt(run: RecordedRun, *, compact_at: float, keep_recent: int) -> str:
     """Return a system prompt for a run whose prompt and tools are unknown.
 
-    A run that ended in or behind its first compaction, before a model was asked for an answer, shows of
-    them only how much they made the loop cut off. The shortest text with that effect is returned; "" if
-    there was no such compaction.
+    The log of a run that ended during or after its first compaction, before a model was asked for an
+    answer, shows only how much they made the loop cut off. Return the shortest text with that effect;
+    "" if there was no such compaction.
     """
     begins = (at for at, event in enumerate(run.events) if isinstance(event, events.ModelInput))
     place = next(begins, None)
@@ -116,7 +114,7 @@ def build_placeholder_prompt(run: RecordedRun, *, compact_at: float, keep_recent
         cut = plan_cut(context, budget.recent)
         return cut is not None and len(cut.dropped) >= told.entries
 
-    # The more the prompt takes, the more is cut off.
+    # The longer the prompt, the more is cut off.
     return _text_of(bisect_left(range(window), True, key=is_cut))
 
 
@@ -124,14 +122,14 @@ def _text_of(tokens: int) -> str:
     return "." * (tokens * CHARS_PER_TOKEN)
 
 
-# --- one that is ---------------------------------------------------------------------------------
+# --- logged prompts ------------------------------------------------------------------------------
 
 
 def _split_system_prompt(
     text: str, sources: Iterable[model_events.Source], tools: dict[str, ToolSpec]
 ) -> RecordedContext:
-    """Split a system prompt into its sources. The first of the instructions gets the text of all, with
-    the headings of the others in it, because their ends are unknown.
+    """Split a system prompt into its sources. The first instructions get the text of all, including the
+    headings of the others, because the boundaries are unknown.
     """
     prompt = next((source for source in sources if source.kind in _FIRST_KINDS), None)
     size = 0 if prompt is None or prompt.bytes is UNSET else prompt.bytes

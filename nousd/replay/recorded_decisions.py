@@ -1,6 +1,6 @@
-"""The recorded decisions on a run's tool calls, replayed in order.
+"""Replays the recorded policy decisions on a run's tool calls, in order.
 
-The rules, the mode, hooks and the user are outside of a replay, because they may be different by now.
+A replay does not use the current rules, mode, hooks and user, because they may have changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 from nousd.wire.objects.tool_footprint import Access
 
 _BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
-"""The sources with the same opinion in a replay."""
+"""The policy sources whose opinion a replay reproduces by itself."""
 
 _EXTENSION: Final = "extension"
 _USER: Final = "user"
@@ -37,22 +37,23 @@ _USER: Final = "user"
 _BLOCKED: Final = "tool_blocked: "
 
 _ALLOWED_BEFORE_RULES: Final = "every source allows it"
-"""The opinion in version 3 on every call that ran: there were no rules."""
+"""The reason in version 3 for every call that ran, because there were no rules."""
 
 
 _UNTOLD: Final = PolicySnapshot(sources=())
-"""The decider of calls in a log of version 3."""
+"""Replaces a policy snapshot that is not logged."""
 
 
 class JudgedCall(msgspec.Struct):
-    """One call that reached the rules.
+    """One tool call that reached the rules.
 
     Args:
-        opinions: what hooks said.
-        asked: its request and the answer, up to the decision if there was one.
-        mode: the mode of its decision; unknown for a call that did not start.
-        hint: what the user was told to do about its denial.
-        changed_by: the extensions that changed the model's result: ``told``.
+        opinions: the opinions of hooks.
+        asked: the events of its approval, up to the decision if there was one.
+        mode: the permission mode at the decision; unknown for a call that did not start.
+        hint: the hint to the user about its denial.
+        changed_by: the extensions that changed its result.
+        told: the entry with the result for the model.
     """
 
     sources: list[PolicySource] = []
@@ -74,13 +75,13 @@ class JudgedCall(msgspec.Struct):
             verdict = "ask"
         reason = self.sources[-1].reason if self.sources else _ALLOWED_BEFORE_RULES
         if verdict == "allow" and self.decision is not None:
-            # If several sources allow a call, the last one need not be the one that is named.
+            # If several sources allow a call, the decision need not contain the reason of the last one.
             reason = self.decision.reason
         return Judgement(verdict, reason, tuple(self.sources), "")
 
     @property
     def blocked(self) -> str:
-        """The reason why hooks blocked it; "" if they did not."""
+        """The reason why a hook blocked the call; "" if none did."""
         if self.decision is None or self.decision.by != _EXTENSION:
             return ""
         return self.decision.reason.removeprefix(_BLOCKED)
@@ -108,7 +109,7 @@ class JudgedCall(msgspec.Struct):
                 self.mode = mode
             case events.ToolCallCompleted():
                 self.changed_by = event.changed_by or ()
-                # In earlier logs only this event has it.
+                # In earlier logs only this event has the mode.
                 snapshot = event.policy_snapshot or _UNTOLD
                 self.mode = snapshot.permission_mode or self.mode
 
@@ -125,7 +126,7 @@ def _whole_args(
 
 
 def find_judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
-    """Yield the calls of a run that reached the rules, in order."""
+    """Yield the tool calls of a run that reached the rules, in order."""
     call: JudgedCall | None = None
     fits = False
     for event in run.events:
@@ -146,15 +147,15 @@ def find_judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
 
 
 class RecordedPermissions:
-    """Gives the recorded decision on each call; see ``Permissions``."""
+    """Returns the recorded decision on each call; see ``Permissions``."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._calls = find_judged_calls(run)
         self.current = JudgedCall()
-        """The call at the gate."""
+        """The call that the gate is judging."""
 
     def next(self) -> JudgedCall:
-        """Return the call that reaches the gate now."""
+        """Make the next recorded call the current one, and return it."""
         self.current = next(self._calls, JudgedCall())
         return self.current
 
@@ -176,7 +177,7 @@ class RecordedPermissions:
 
 class RecordedCallHooks:
     """Replays the hooks' opinions on each call and their changes to its result; see ``CallHooks``.
-    Hooks come before the rules, so they see a call first.
+    Hooks run before the rules, so ``before`` advances to the next recorded call.
     """
 
     def __init__(self, permissions: RecordedPermissions) -> None:
@@ -201,11 +202,11 @@ class RecordedCallHooks:
         return ShownResult(changed, call.changed_by)
 
 
-# --- calls that were seen before -----------------------------------------------------------------
+# --- earlier attempts ----------------------------------------------------------------------------
 
 
 def earlier_attempts(run: RecordedRun) -> Mapping[str, EarlierAttempts]:
-    """Return the facts about calls that were requested before, by their ids."""
+    """Return the earlier attempts of calls that were requested before, by call id."""
     found: dict[str, EarlierAttempts] = {}
     results = {
         event.entry.tool_call_id: text_offload.whole_entry(event.entry, run.wholes)
@@ -232,7 +233,7 @@ def _earlier(
     said: events.ToolCallPolicyEvaluated,
     result: Any,
 ) -> EarlierAttempts:
-    """Return the earlier facts that a recorded outcome implies."""
+    """Return the earlier attempts that a recorded opinion implies."""
     attempts = requested.attempt - 1
     if said.decision == "ask":
         return EarlierAttempts(attempts, may_have_run=True)

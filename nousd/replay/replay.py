@@ -1,4 +1,4 @@
-"""``nousd replay``: replays a stored run and reports whether it comes out the same."""
+"""``nousd replay``: replays a stored run and reports whether its events are the same."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
     Args:
         events: the number of compared events.
-        difference: lines for people; empty if the events are the same.
-        notes: what was not compared.
+        difference: the lines of a diff; empty if the events are the same.
+        notes: sentences about the parts that were not compared.
     """
 
     run_id: str
@@ -37,17 +37,17 @@ class ReplayReport(msgspec.Struct, frozen=True):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The report, line by line."""
+        """The lines of the report."""
         if self.is_same:
             return (f"same: {self.events} events", *self.notes)
         return (*self.difference, *self.notes)
 
 
 def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayReport:
-    """Play a run of an open log again.
+    """Replay a run of an open log.
 
     Raises:
-        NotReplayable: it cannot be played; the text says why.
+        NotReplayable: the run cannot be replayed, for the reason in the text.
         StoreError: the log cannot be read.
     """
     with open_run_log(connection) as log:
@@ -56,16 +56,16 @@ def replay(connection: apsw.Connection, run_id: str, tuning: Tuning) -> ReplayRe
 
 
 async def replay_run(run: RecordedRun, tuning: Tuning) -> ReplayReport:
-    """Play a run again.
+    """Replay a run and compare it with the recording.
 
     Raises:
-        NotReplayable: it cannot be played; the text says why.
+        NotReplayable: the run cannot be replayed, for the reason in the text.
     """
     report = await run_contained(
         partial(_play_and_compare, run, tuning), f"a replay of {run.run_id}"
     )
     if isinstance(report, InternalError):
-        # Whatever a damaged log holds, it is worth a sentence and no more.
+        # A damaged log is reported in one sentence, whatever error it causes.
         raise make_damage_error(run.run_id, "its events do not fit together")
     if isinstance(report, NousdError):
         raise report
@@ -74,7 +74,7 @@ async def replay_run(run: RecordedRun, tuning: Tuning) -> ReplayReport:
 
 async def _play_and_compare(run: RecordedRun, tuning: Tuning) -> ReplayReport:
     played = await play(run, tuning)
-    # What a program was given is logged again as it stands.
+    # The inputs of an agent program are logged again unchanged.
     inputs_known = run.is_of_agent or context_of(run).is_known
     comparison = compare_run(run, played, inputs_known=inputs_known)
     return ReplayReport(run.run_id, comparison.events, comparison.difference, comparison.notes)

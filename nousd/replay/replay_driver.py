@@ -1,11 +1,10 @@
-"""Enters external stimuli at their recorded positions: between the log of a replay and its run.
+"""Enters external stimuli at their recorded positions, between a replay's log and its run.
 
 It counts the run's own events as they are decided (``WatchedStore``), and acts after each step of the
-loop (``watch_runtime``): so external input is entered in the run's own task, between two of its
-decisions, by the same rules of the machine. A stop also happens there, never in between.
+loop (``watch_runtime``). So external input is entered in the run's own task, between two of its
+decisions, by the rules of the machine. A stop happens there too, never in the middle of a step.
 
-The approval of a tool call and its answer are replayed from the record, because nobody is there to be
-asked.
+Approval requests and their answers are replayed from the recording, because a replay has no user.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from nousd.wire.objects.entries import CompactionEntry, ToolCall
 
 
 class ReplayDriver:
-    """Enters external input, and ends the run where it was ended.
+    """Enters external input, and ends the run where the recorded one ended.
 
     Args:
         own: the run's own events, for lookups by position.
-        version: of the log; events that it could not contain are not counted.
-        attempts: the facts about calls that were seen before, by their ids.
-        offers: the tools that each model call was told of; see ``RecordedContext``.
+        version: the log's version; events that it could not contain are not counted.
+        attempts: the earlier attempts of calls, by call id.
+        offers: the tools that each model call offered; see ``RecordedContext``.
     """
 
     def __init__(
@@ -81,14 +80,14 @@ class ReplayDriver:
         return self._running.live
 
     def watch(self, host: RunTurnHost) -> _Host:
-        """Return the host of a turn, with this acting after each of its steps."""
+        """Return the host of a turn, with the driver acting after each of its steps."""
         self._host = _Host(host, self)
         return self._host
 
     async def answer(self) -> Answer:
-        """Emit the approval request of the current call, and its answer.
+        """Emit the approval request of the current call and its answer; return the answer.
 
-        A run that was stopped while it waited is stopped there again.
+        If the run was stopped while it waited, stop it again.
         """
         call = self._permissions.current
         if call.asked:
@@ -108,12 +107,12 @@ class ReplayDriver:
         )
 
     async def emit(self, *told: Event) -> None:
-        """Emit the recorded events of a tool, which does not run."""
+        """Emit recorded events of a tool call."""
         assert self._host is not None
         await self._host.stream(*told)
 
     def earlier(self, call: ToolCall) -> EarlierAttempts:
-        """Return the facts about a call that was seen before."""
+        """Return the earlier attempts of a call."""
         return self._attempts.get(call.tool_call_id, NEVER_SEEN)
 
     def was_there(self, tool: str) -> bool:
@@ -124,7 +123,7 @@ class ReplayDriver:
         return True
 
     def restore_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
-        """Return the tools as they were at the next model call; those of servers come and go."""
+        """Return the tools as offered in the next model call; those of MCP servers come and go."""
         told = next(find_answer_inputs(self._own[self.place :]), None)
         if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
             return tuple(tools)
@@ -136,7 +135,7 @@ class ReplayDriver:
         )
 
     def begin(self, run: RunHost, sessions: Sessions) -> None:
-        """Take over a run whose start was just decided, in the same step."""
+        """Take over a run in the same step in which its start was decided."""
         self._running = run
         self._sessions = sessions
         self._enter(self._behind)
@@ -150,7 +149,7 @@ class ReplayDriver:
                 self.place, self._told = self._after(event, self.place, self._told)
 
     def next_id(self, prefix: str) -> str | None:
-        """Return the next recorded id of a message or a compaction; ids are part of model inputs."""
+        """Return the next recorded id of a message or compaction, because model inputs contain ids."""
         for event in self._own[self.place :]:
             match event:
                 case events.MessageStart() if prefix == "msg":
@@ -160,8 +159,8 @@ class ReplayDriver:
         return None
 
     def _after(self, event: Event, place: int, told: int) -> tuple[int, int]:
-        """Return the position after an event, and how many characters of the delta there were emitted:
-        deltas may be cut differently.
+        """Return the position after an event, and the number of characters already emitted of the delta
+        at that position: a replay may split deltas differently.
         """
         if is_outside(event) or not can_be_logged(event, self._version):
             return place, told
@@ -172,8 +171,8 @@ class ReplayDriver:
         return (place, told + size) if size < left else (place + 1, 0)
 
     def _measure_rest_of_delta(self, event: Event, place: int, told: int) -> int | None:
-        """Return how much of the delta at a position is still to come; None if there is none of that
-        type.
+        """Return the number of characters left of the recorded delta at a position; None if there is no
+        delta of the event's type.
         """
         there = self._own[place] if place < len(self._own) else None
         if not isinstance(there, _DELTAS) or type(there) is not type(event):
@@ -201,14 +200,14 @@ class ReplayDriver:
         return parts
 
     def before_step(self) -> None:
-        """Enter the input that came right before the step that is about to be decided."""
+        """Enter the input that arrived right before the next step."""
         self._enter(self._before)
 
     async def behind_step(self) -> None:
-        """Enter the input that came after a step, and stop the run if it was stopped there.
+        """Enter the input that arrived after a step, and stop the run if it was stopped there.
 
         Raises:
-            RunFailed: it failed there.
+            RunFailed: the recorded run failed there.
         """
         self._enter(self._behind)
         if self._is_over:
@@ -216,10 +215,9 @@ class ReplayDriver:
             await trio.sleep_forever()
 
     async def at_end_of_part(self) -> None:
-        """Cut the run off if the model or the tool was cut off here and the replay has not differed so
-        far.
+        """End the run if the recorded model or tool call was cut off here.
 
-        Returns only if the run did not end here; then the replay differs.
+        Return only if the recorded run did not end early; then the replay differs.
         """
         if self._stimuli.ending is not None:
             self._end()
@@ -235,13 +233,13 @@ class ReplayDriver:
         self._enter(self._before)
         match self._stimuli.ending[1]:
             case Stopped(status, killed):
-                # What a killed process leaves is closed like a lost session.
+                # A run of a killed process is closed like that of a lost session.
                 self.live.lost = self.live.lost or killed
                 self._running.stop(status)
             case Broken() as broken:
                 raise broken.failure
 
-    # --- from outside ------------------------------------------------------------------------
+    # --- external input ----------------------------------------------------------------------
 
     def _enter(self, waiting: dict[int, Sequence[Event]]) -> None:
         for place in sorted(place for place in waiting if place <= self.place):
@@ -249,7 +247,7 @@ class ReplayDriver:
             while came:
                 event = came.pop(0)
                 if isinstance(event, events.RunAborting) and came and _is_emptying(came[0]):
-                    came.pop(0)  # an abort decides on both
+                    came.pop(0)  # one decision of an abort yields both events
                 if isinstance(event, events.SessionUpdated) and not event.session_id:
                     assert self._sessions is not None
                     self._sessions.update(None, **extract_changed_defaults(event))
@@ -306,7 +304,7 @@ def _move(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
 
 
 def _clear(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
-    """Remove exactly these inputs, whichever command did."""
+    """Remove exactly these inputs, whichever command removed them."""
     ids = {queued.input_id for queued in event.inputs}
     there = tuple(queued for queued in live.state.queue if queued.input_id in ids)
     if len(there) < len(ids):
@@ -332,15 +330,15 @@ _ENTER: Final[dict[type[Event], Enter]] = {
     events.RunAborting: _abort,
     events.QueueUpdate: _change_queue,
 }
-"""type of an external event -> the decision of the machine on it; any other event is
-entered as it is."""
+"""Type of an external event -> the machine's decision on it; other events are entered
+unchanged."""
 
 
-# --- where it stands -------------------------------------------------------------------------
+# --- hooks into log and runtime --------------------------------------------------------------
 
 
 class WatchedStore(MemoryStore):
-    """The log of a replay; ``watch`` receives events in the step in which they are decided."""
+    """The log of a replay; ``watch`` receives events in the same step in which they are decided."""
 
     def __init__(self, watch: Callable[[Sequence[Event]], None]) -> None:
         super().__init__(lambda: None)
@@ -357,7 +355,7 @@ def watch_runtime(runtime: Runtime, driver: ReplayDriver) -> Runtime:
 
 
 class _Runtime:
-    """Behaves like the runtime otherwise."""
+    """Delegates everything else to the runtime."""
 
     def __init__(self, runtime: Runtime, driver: ReplayDriver) -> None:
         self._runtime = runtime
@@ -372,7 +370,7 @@ class _Runtime:
 
 
 class _Host:
-    """Behaves like the host otherwise."""
+    """Delegates everything else to the host."""
 
     def __init__(self, host: RunTurnHost, driver: ReplayDriver) -> None:
         self._host = host
@@ -382,7 +380,7 @@ class _Host:
         return getattr(self._host, name)
 
     async def runtime_opinion(self, call: ToolCall) -> None:
-        """A recorded opinion is replayed with the decision (``RecordedPermissions``)."""
+        """Do nothing: a recorded opinion is replayed with the decision (``RecordedPermissions``)."""
 
     async def ask(self, question: Question) -> Answer:  # noqa: ARG002
         return await self._driver.answer()

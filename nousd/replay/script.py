@@ -1,8 +1,8 @@
-"""The recorded behaviour of a run's model and tools, derived from its events.
+"""Derives the recorded behaviour of a run's model and tools from its events.
 
-An answer is known by its deltas and its entry, a tool call by the events between its start and its end.
-What is not logged and shows in no event (when a reasoning block came, where a tool's output was cut
-from) is chosen so that the same events result.
+An answer follows from its deltas and its entry, a tool call from the events between its start and its
+end. Facts that are not logged (when a reasoning block arrived, from what a tool's output was cut) are
+chosen so that the same events result.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _INVALID: Final = ToolArgumentsInvalid.code
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A model call that failed, with the server's words.
+    """A failed model call, with the server's words.
 
     Args:
         overflowed: whether its input was too long.
-        too_long: the run's error, if its answer was.
-        category: why; None if the log does not say.
+        too_long: the run's error if the answer was too long, else "".
+        category: the category of the failure; None if it is not logged.
     """
 
     cause: str
@@ -60,20 +60,20 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """One model call. If ``failed`` is None and the pieces have no ``Finished``, it was cut off."""
+    """One model call, cut off if ``failed`` is None and the pieces do not end with ``Finished``."""
 
     pieces: tuple[Piece, ...] = ()
     failed: Failed | None = None
 
     @property
     def is_cut_off(self) -> bool:
-        """Return whether the run was stopped before the call ended by itself."""
+        """Whether the run was stopped before the call ended."""
         return self.failed is None and not (self.pieces and isinstance(self.pieces[-1], Finished))
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The model call for a compaction's summary; without pieces it had no result. ``failed`` if it ended
-    the run.
+    """The model call for a compaction's summary. It has no pieces if it had no result, and ``failed`` if
+    it ended the run.
     """
 
     pieces: tuple[Piece, ...]
@@ -86,12 +86,12 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         invalid: why its arguments were invalid.
-        steps: its output while it ran, and the other events of its tool, in order.
-        result: the result for the model; None for a call that was cut off.
-        failed_as: the warning's code of a failed call.
+        steps: its output and the other events of its tool, in order.
+        result: the tool's result; None for a call that was cut off.
+        failed_as: the code of the warning about a failed call.
         full: the whole output, if the result is a part of it.
-        executed_by: whose code ran; None if it is not logged.
-        execution_env, sandbox: where its effects were, what held it.
+        executed_by: the executor of the call; None if it is not logged.
+        execution_env, sandbox: the environment and the sandbox of the call.
     """
 
     invalid: str | None = None
@@ -105,7 +105,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Script(msgspec.Struct, frozen=True):
-    """Everything to replay, each kind in order; calls by the tool's name."""
+    """The behaviour to replay, each kind in order; calls are by the tool's name."""
 
     answers: tuple[Answer, ...]
     summaries: tuple[Summary, ...]
@@ -127,11 +127,11 @@ def script_of(run: RecordedRun) -> Script:
 
 
 NO_SCRIPT: Final = Script((), (), {})
-"""The script of a run that called no model itself."""
+"""The script of an agent program's run, which calls no model itself."""
 
 
 class _Reading(msgspec.Struct):
-    """A model call that is being read."""
+    """The facts about a model call read so far."""
 
     pieces: list[Piece] = []
     was_asked: bool = False
@@ -143,7 +143,7 @@ class _Reading(msgspec.Struct):
 
 
 class _Bracket(msgspec.Struct):
-    """A tool call that is being read."""
+    """The facts about a tool call read so far."""
 
     name: str
     is_raw: bool
@@ -164,14 +164,14 @@ class _Reader:
         self._model = _Reading()
         self._summary: events.UsageReported | None = None
         self._is_summary_told = False
-        """Whether the log has the input of the newest summary; those of version 2 and before lack it."""
+        """Whether the log has the input of the newest summary; logs before version 3 lack it."""
         self._tool: _Bracket | None = None
 
-    # --- what a model said -------------------------------------------------------------------
+    # --- model calls -------------------------------------------------------------------------
 
     def on_model_input(self, event: events.ModelInput) -> None:
         if self._model.was_asked:
-            # The previous call had no result; it is made once more with a smaller input.
+            # The previous call had no result; it is repeated with a smaller input.
             self._overflow()
         self._model.was_asked = event.purpose != "summary"
         self._is_summary_told = event.purpose == "summary"
@@ -235,7 +235,7 @@ class _Reader:
         overflowed = failed is not None and failed.overflowed
         opener = () if _has_text(call.pieces) else _opener(call, overflowed=overflowed)
         costs = () if call.usage is None else (UsageSoFar(call.usage),)
-        # Its cost is known before the run can be stopped.
+        # The usage comes before the text: it must be known before the run is stopped.
         tried = [piece for piece in call.pieces if isinstance(piece, Retrying)]
         said = call.pieces[len(tried) :]
         self.answers.append(Answer((*tried, *costs, *said, *opener), failed))
@@ -266,7 +266,7 @@ class _Reader:
         self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
 
     def on_end(self, _: events.AgentEnd) -> None:
-        """Mark as cut off a message that began and left no entry."""
+        """Add a message or summary that began and has no entry, as cut off or failed."""
         if self._model.pieces:
             self.answers.append(Answer(tuple(self._model.pieces)))
         if self._summary is not None:
@@ -278,12 +278,12 @@ class _Reader:
             self.summaries.append(Summary(opened, is_cut_off=failed is None, failed=failed))
 
     def _overflow(self) -> None:
-        """The server refused the call as too long, which only the compaction after it shows."""
+        """Add a call that was refused as too long, which only the compaction after it shows."""
         call, self._model = self._model, _Reading()
         failed = Failed("the input is too long", overflowed=True)
         self.answers.append(Answer(tuple(call.pieces), failed))
 
-    # --- what the tools did ------------------------------------------------------------------
+    # --- tool calls --------------------------------------------------------------------------
 
     def on_tool_start(self, event: events.ToolExecutionStart) -> None:
         self._tool = _Bracket(event.tool_name, is_raw=set(event.args) == {RAW_ARGUMENTS})
@@ -344,7 +344,7 @@ def _get_execution_facts(
 
 
 def _result(call: _Bracket, told: MessageEntry) -> str:
-    """Return the tool's result as far as it is logged, which is not always the text for the model."""
+    """Return the tool's result as logged, which may differ from the text for the model."""
     if call.is_changed and call.warning is not None:
         return call.warning.message
     return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
@@ -353,7 +353,7 @@ def _result(call: _Bracket, told: MessageEntry) -> str:
 _TOO_LONG: Final = "answer_too_long"
 
 MODEL_FAILURES: Final = frozenset({"provider_error", "context_too_large", _TOO_LONG})
-"""The ``error`` events of a failed model call; others belong to the loop."""
+"""The codes of ``error`` events of failed model calls; other codes come from the loop."""
 
 _READ: Final[dict[type[Event], Callable[[_Reader, Any], None]]] = {
     events.ModelInput: _Reader.on_model_input,
@@ -383,7 +383,7 @@ def _list_kept_reasoning(entry: MessageEntry) -> list[Piece]:
 
 
 def _calls(entry: MessageEntry) -> list[Piece]:
-    # Arguments that were not a JSON object are under one key, and replay like an object.
+    # Arguments that were not a JSON object are stored under one key, and replayed like an object.
     return [
         ToolCallPiece(call.runtime_tool_call_id, call.name, encode_json(call.args).decode())
         for call in (() if entry.tool_calls is UNSET else entry.tool_calls)
@@ -395,14 +395,14 @@ def _has_text(pieces: Iterable[Piece]) -> bool:
 
 
 def _opener(call: _Reading, *, overflowed: bool) -> Sequence[Piece]:
-    """Return the piece that opened an empty message, which is not logged: a part of an answer that was
-    cut off before it became visible.
+    """Return the piece that opened an empty message, if there was one. It is not logged, because the
+    answer was cut off before any visible part.
     """
     if not call.is_open:
         return ()
     if call.is_reported and call.usage is None:
         return (ToolCallPiece("", "", ""),)
-    # An answer that was refused before any content comes with a hint.
+    # The error of an answer that was refused before any content has a hint.
     if call.error is None or (overflowed and call.error.hint is UNSET):
         return (ReasoningKept(ReasoningBlock(dialect="", data={})),)
     return ()

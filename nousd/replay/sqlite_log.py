@@ -1,7 +1,7 @@
-"""A ``RunLog`` on a read-only connection, also to a log of an earlier version.
+"""A ``RunLog`` on a read-only connection, even to a log of an earlier version.
 
-Lines are upcast, and only columns that every schema has are read: nothing is migrated. A daemon may be
-running; one moment of its log is read.
+Lines are upcast, and only columns that all schemas have are read, so nothing is migrated. A daemon may
+be running: one transaction reads one snapshot of its log.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _entry_decoder: Final[msgspec.json.Decoder[Entry]] = json_decoder(Entry)
 
 @contextmanager
 def open_run_log(connection: apsw.Connection) -> Iterator[SqliteLog]:
-    """Provide the current log for the length of the block.
+    """Provide a snapshot of the log for the block.
 
     Raises:
-        StoreError: it cannot be read.
+        StoreError: the log cannot be read.
     """
     try:
         connection.execute("BEGIN")

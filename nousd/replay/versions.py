@@ -1,7 +1,7 @@
-"""Facts that logs of earlier versions lack, so that replays of them are compared in the rest.
+"""The facts that logs of earlier versions lack, which replays of such logs do not compare.
 
-No event is ever invented for an old log (``wire.codec.upcasting``): its runs are replayed by today's
-loop, which logs more. The version is that of a run's event lines.
+Upcasting never adds events to an old log (``wire.codec.upcasting``), but the current loop, which replays
+its runs, logs more. The version is that of a run's event lines.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _KEYS_SINCE_3: Final[Mapping[str, frozenset[str]]] = {
         }
     ),
 }
-"""type -> keys that are new or have a new meaning; for an entry, keys inside of it."""
+"""Event type -> keys that are new or have a new meaning; for an entry, keys inside it."""
 
 _OF_A_CALL: Final = frozenset({"attempt", "input_hash"})
 
@@ -79,7 +79,7 @@ _LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
     "tool_call_started": frozenset({"executed_by", "permission_mode"}),
     "tool_call_completed": frozenset({"executed_by", "permission_mode"}),
 }
-"""type -> keys that lines of version 4 may lack; in the end of a call, if it was cut off."""
+"""Event type -> keys that lines of version 4 may lack; in the end of a call, if it was cut off."""
 
 
 def can_be_logged(event: Event, version: int) -> bool:
@@ -94,7 +94,7 @@ def can_be_logged(event: Event, version: int) -> bool:
 
 
 def list_unlogged_keys(version: int) -> Mapping[str, frozenset[str]]:
-    """Return, by type, the keys that such a log lacks, or has with another meaning."""
+    """Return, by event type, the keys that a log of that version lacks or uses with another meaning."""
     since = [keys for first, keys in ((3, _KEYS_SINCE_3), (4, _KEYS_SINCE_4)) if version < first]
     return {
         type_: frozenset().union(*(keys.get(type_, frozenset()) for keys in since))
@@ -103,13 +103,13 @@ def list_unlogged_keys(version: int) -> Mapping[str, frozenset[str]]:
 
 
 def find_missing_keys(line: Mapping[str, Any]) -> frozenset[str]:
-    """Return the keys that a line of version 4 lacks, itself or in one of its values."""
+    """Return the keys that a line of version 4 lacks, both at the top level and in its objects."""
     told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
     return _LATER_IN_4.get(line["type"], frozenset()) - told
 
 
 def drop_unlogged_category(recorded: Iterable[Event], played: Iterable[Event]) -> tuple[Event, ...]:
-    """Return the events of a replay without the category of a failed model call, if the log lacks it."""
+    """Return a replay's events without the category of a failed model call, if the log lacks it."""
     played = tuple(played)
     failed = next((each for each in recorded if isinstance(each, events.Error)), None)
     category = next((each.category for each in played if isinstance(each, events.Error)), UNSET)
@@ -133,12 +133,12 @@ def _without_category(event: Event, category: str) -> Event:
 
 
 def offload_texts(logged: Iterable[Event], version: int) -> tuple[Event, ...]:
-    """Return events with cut texts, which earlier versions had whole."""
+    """Return events with long texts truncated; earlier versions logged them whole."""
     events = tuple(logged)
     return text_offload.cut_long_texts(events).events if version < 3 else events
 
 
 def note_on(version: int) -> tuple[str, ...]:
-    """Return a note for people on the parts that are not compared."""
+    """Return a note for people about the parts that are not compared."""
     is_earlier = version < EVENT_SCHEMA_VERSION
     return (f"not compared: what version {version} of the log did not tell",) * is_earlier

@@ -32,8 +32,8 @@ def duration(seconds: float) -> str:
 
 
 def age(moment: str, until: str | None = None) -> str:
-    """Return the time from one moment of the wire to another, or to now. Return a text that is not a time
-    unchanged.
+    """Return the time from one moment of the wire to another, or to now. Return a text that is not a
+    time unchanged.
     """
     try:
         then = datetime.fromisoformat(moment).astimezone()
