@@ -230,7 +230,7 @@ def _decode(params: Raw, struct: type[P]) -> P:
 
 
 def _id_in(line: bytes) -> int | str | None:
-    """Return the id of a request that only a lenient parser accepts. JSON of a browser may contain a lone
+    """Return the id of a request that only a lenient parser accepts. A browser's JSON may contain a lone
     surrogate, which must not leave the editor without an answer.
     """
     with suppress(ValueError, RecursionError):

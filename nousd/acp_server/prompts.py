@@ -1,6 +1,7 @@
 """The prompts of an editor that wait for the end of their turns, and the events that end them.
 
-Each prompt is an input of the session's queue, identified by its ``client_message_id``. No I/O.
+Each prompt is an input of the session's queue, identified by its ``client_message_id``. This module does
+no I/O.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Prompts:
         return prompt
 
     def forget(self, prompt: Prompt) -> None:
-        """Remove a prompt that has ended or that nobody waits for."""
+        """Remove a prompt that has ended or was given up."""
         self._waiting.pop(prompt.key, None)
         self._forgotten.unpark_all()
 

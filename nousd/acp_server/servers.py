@@ -34,7 +34,7 @@ continue the session.
 _RENEWAL_SECONDS: Final = _TTL_SECONDS / 3
 
 _READY_SECONDS: Final = 10.0
-"""How long a prompt waits for servers to connect. The tools of later ones join the next model call."""
+"""How long a prompt waits for servers to connect. Later ones are available to the next model call."""
 
 _NAME_CHARS_MAX: Final = 32
 _UNUSABLE: Final = re.compile(r"[^a-z0-9]+")
@@ -201,7 +201,7 @@ class SessionServers:
             await self._tell(f"The MCP server {title} does not work: {status['error']}.")
 
     async def ready(self) -> None:
-        """Wait until the user has decided about all servers, then briefly until they are connected.
+        """Wait until the user has decided about all servers, then a limited time for their connections.
 
         Raises:
             ClientError: the daemon is gone.
@@ -240,7 +240,7 @@ class SessionServers:
             self._waits_skipped -= 1
 
     async def remove(self, but: Iterable[EditorServer] = ()) -> None:
-        """Remove the servers from the session, except for some."""
+        """Remove the servers from the session, except those in ``but``."""
         kept = {server.name for server in but}
         for name in self._wanted.keys() - kept:
             with suppress(ClientError):  # the server or the daemon is gone already

@@ -233,7 +233,7 @@ class OpenSession:
     # --- prompts -------------------------------------------------------------------------------
 
     async def _wait_until_following(self) -> None:
-        """Wait until the editor can be asked for permissions, so that none is refused without asking.
+        """Wait until the editor can be asked for permissions, so that none is denied without asking.
 
         Raises:
             DaemonUnreachable: no daemon runs.
@@ -462,6 +462,6 @@ class OpenSession:
     async def _ask(
         self, command: str, payload: dict[str, Any], *, seconds: float | None = None
     ) -> dict[str, Any]:
-        """Send a command about the session and return the payload of the response. Raises ClientError."""
+        """Send a command about the session and return the response's payload. Raises ClientError."""
         about = {"session_id": self.id, **payload}
         return (await self._daemon.request(command, about, timeout_seconds=seconds)).payload

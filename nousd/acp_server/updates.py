@@ -85,7 +85,7 @@ class Updates:
         folder: the session's workspace.
         is_own: returns whether all inputs are prompts of the editor, which shows them itself.
         has_notices: whether the editor shows notices.
-        cost_usd: what the session has cost so far.
+        cost_usd: the session's cost so far.
     """
 
     def __init__(
@@ -103,9 +103,9 @@ class Updates:
         self._window = 0
         self._calls: dict[str, _OpenCall] = {}
         self._begun = ""
-        """The message of which text was sent."""
+        """The id of the message whose text is being sent."""
         self.told: set[str] = set()
-        """Messages and tool calls that were sent with the transcript."""
+        """Ids of the messages and tool calls that were sent with the transcript."""
 
     @property
     def is_due(self) -> bool:

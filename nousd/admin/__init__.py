@@ -1,1 +1,1 @@
-"""Work on a state directory without a daemon: check, salvage, backup, vacuum, bundle, doctor."""
+"""Works on a state directory without a daemon: check, salvage, backup, vacuum, bundle, doctor."""

@@ -96,7 +96,7 @@ def _copy(path: Path, half: Path) -> None:
 
 
 def _check_copy(half: Path) -> tuple[int, int]:
-    """Return how many events the copy holds, and the number of the last."""
+    """Verify the copy; return how many events it holds, and the number of the last."""
     try:
         with open_log(half) as copy:
             for complaint in complaints(copy, "main"):

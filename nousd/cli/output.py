@@ -70,7 +70,7 @@ def sanitize_output(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print a remark to standard error, apart from the result on standard output."""
+    """Print a remark to standard error, separate from the result on standard output."""
     print(harmless(text), file=sys.stderr, flush=True)
 
 

@@ -235,7 +235,7 @@ def tools_of(
 
 
 def _find_registered_tools(run: RecordedRun, script: Script) -> set[str]:
-    """Return the names of the tools that were called and existed."""
+    """Return the names of the tools that were called and registered."""
     found = set(script.calls)
     for event in run.events:
         match event:

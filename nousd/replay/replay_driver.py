@@ -355,7 +355,7 @@ def watch_runtime(runtime: Runtime, driver: ReplayDriver) -> Runtime:
 
 
 class _Runtime:
-    """Delegates everything else to the runtime."""
+    """A runtime that the driver watches; everything else is delegated."""
 
     def __init__(self, runtime: Runtime, driver: ReplayDriver) -> None:
         self._runtime = runtime
@@ -370,7 +370,7 @@ class _Runtime:
 
 
 class _Host:
-    """Delegates everything else to the host."""
+    """The host of a turn that the driver watches; everything else is delegated."""
 
     def __init__(self, host: RunTurnHost, driver: ReplayDriver) -> None:
         self._host = host

@@ -1,8 +1,8 @@
 """Derives the recorded behaviour of a run's model and tools from its events.
 
 An answer follows from its deltas and its entry, a tool call from the events between its start and its
-end. Facts that are not logged (when a reasoning block arrived, from what a tool's output was cut) are
-chosen so that the same events result.
+end. Facts that are not logged (such as when a reasoning block arrived) are chosen so that the same
+events result.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     """One tool call that reached its tool.
 
     Args:
-        invalid: why its arguments were invalid.
+        invalid: the reason why its arguments were invalid.
         steps: its output and the other events of its tool, in order.
         result: the tool's result; None for a call that was cut off.
         failed_as: the code of the warning about a failed call.

@@ -53,17 +53,17 @@ KNOWN: Final = "[redacted:known]"
 
 
 _FOLDERS: Final = frozenset({"PWD", "OLDPWD"})
-"""Variables with the current directory. Their names look like those of passwords, but hold paths."""
+"""Variables with the current directory. Their names resemble those of passwords, but they hold paths."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum uncompressed bytes of the parts of a bundle.
 
     Args:
-        events: of the newest events' lines.
-        artifact: of one artifact; a longer one is left out.
-        artifacts: of all artifacts together, newest first.
-        log: of the diagnostic log, from its end.
+        events: the lines of the newest events.
+        artifact: one artifact; a longer one is left out.
+        artifacts: all artifacts together, newest first.
+        log: the end of the diagnostic log.
     """
 
     events: int = 64 * 1024 * 1024

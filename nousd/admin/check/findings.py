@@ -15,7 +15,7 @@ Severity = Literal["error", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding.
+    """A finding, which reads as one sentence.
 
     Args:
         what: the predicate of a sentence, such as ``is no event of v1``.

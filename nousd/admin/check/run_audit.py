@@ -13,7 +13,7 @@ from nousd.wire.events import AgentEnd
 
 
 class RunWalker:
-    """Follows the runs of a log, in order.
+    """Follows the events of all runs of a log, in order.
 
     Args:
         has_ended: returns whether the log has the end of a run that is not open.

@@ -1,4 +1,4 @@
-"""Checks of the daemon and its log: it answers, its locks, its database."""
+"""Checks of the daemon and its log: the socket, the locks and the database."""
 
 from __future__ import annotations
 

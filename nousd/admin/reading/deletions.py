@@ -1,4 +1,4 @@
-"""Hides sessions that are being deleted, whose rows are partly still in a log.
+"""Hides sessions that are being deleted, because a log may still have some of their rows.
 
 A daemon is deleting them, or was killed and does so at its next start (``nousd.store.sqlite.deleting``).
 """

@@ -194,7 +194,7 @@ def _reading_vfs() -> _ReadingVFS:
 
 
 class _ReadingVFS(apsw.VFS):
-    """The system's own file access, without everything that could create, change or remove a file."""
+    """The system's default file access, except operations that could create, change or remove a file."""
 
     name: Final = _VFS
 

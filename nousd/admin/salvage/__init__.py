@@ -1,1 +1,1 @@
-"""``nousd check --salvage``: a new log from a damaged one."""
+"""``nousd check --salvage``: builds a new log from a damaged one."""

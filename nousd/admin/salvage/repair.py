@@ -170,7 +170,7 @@ def _tombstones(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 
 def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    """Yield the creation of sessions of which something is left, but no row."""
+    """Yield the creation of sessions that have events or rows left, but no session row."""
     left = {row[0] for row in out.execute(_SESSIONS_WITHOUT_ROW)}
     columns = "session_id, created_at, parent_id, leaf_id, settings, deleted"
     kept = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
@@ -252,7 +252,7 @@ def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Ev
 
 
 def _leaves(out: apsw.Connection) -> Iterator[Event]:
-    """Move sessions with a lost leaf to their last entry."""
+    """Yield updates that move sessions with a lost leaf to their last entry."""
     for session_id, leaf_id in list(out.execute(_LEAVES)):
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         if last is not None and not _has_entry(out, session_id, leaf_id):

@@ -215,7 +215,7 @@ class _Loop:
                 return
 
     def _has_input(self) -> bool:
-        """Return whether there is input of a person, which is processed before further events."""
+        """Return whether a person typed or pressed Ctrl-C, which is processed before further events."""
         if self._talk.interrupts.is_pending:
             return True
         is_typing = self._at_terminal and not self._input_ended

@@ -137,11 +137,11 @@ class PlainTerminal:
             self._prompted = True
 
     def clear(self) -> bool:
-        """Drop the line being typed; return whether there was one."""
+        """Return False: the system holds the line being typed, so it cannot be dropped."""
         return False
 
     def restore(self, text: str) -> None:
-        """Put back a line that could not be sent."""
+        """Do nothing: a line cannot be put back."""
 
     def suspend(self) -> None:
         """Do nothing: the system suspends the program."""

@@ -1,7 +1,7 @@
 """The verbs of ``nousctl`` that answer approvals and questions.
 
-They first read the request from the daemon, so that the user need not type the attempt and the hash that
-an answer must contain.
+They first read the request from the daemon, so that the user need not type the attempt and the hash
+that an answer must contain.
 """
 
 from __future__ import annotations

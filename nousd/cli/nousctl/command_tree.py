@@ -240,7 +240,7 @@ def nearest(word: str, known: Collection[str], likeness: float = 0.6) -> list[st
 
 
 def _hint(word: str, rows: Collection[str]) -> str:
-    """Return a hint to the verbs that a word that is not a verb may mean."""
+    """Return a hint to the verbs that an unknown word may mean."""
     spelled = word.replace("_", "-").lower()
     if spelled in _ELSEWHERE:
         return f"it is: {_ELSEWHERE[spelled]}"

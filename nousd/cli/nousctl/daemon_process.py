@@ -1,4 +1,4 @@
-"""Finds the daemon's process behind a socket; the verbs that show, stop and restart it.
+"""Finds the daemon's process behind a socket, and shows, stops and restarts it.
 
 There is no pid file. The kernel reports which process listens on the socket. That process is opened as a
 pidfd, and the daemon must answer once more afterwards; so the pidfd is the daemon's, and not that of a

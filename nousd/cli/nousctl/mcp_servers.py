@@ -104,7 +104,7 @@ ARGUMENTS: Final = (
 
 
 def run(options: Options, values: dict[str, Any]) -> int:
-    """Carry out the verb."""
+    """Run the verb and return its exit code."""
     action = values.pop("action")
     if action != "list" and "name" not in values:
         raise typer.BadParameter(f"{action} needs the name of a server")

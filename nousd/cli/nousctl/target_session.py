@@ -126,7 +126,7 @@ def _session_of_last(options: Options, run_id: str) -> str:
 
 
 def _resolve_id(options: Options, named: str) -> str:
-    """Return the id of a session that exists, because filters accept unknown ids."""
+    """Return the id of a named session. The session must exist, because filters accept unknown ids."""
     with options.connect() as daemon:
         try:
             daemon.request("get_session", {_KEY: named})

@@ -1,5 +1,5 @@
-"""The flags of ``nousd serve`` for typer, generated from the settings, so that each setting has a flag
-with the same meaning.
+"""The flags of ``nousd serve`` for typer. They are generated from the settings, so that each setting has
+a flag with the same meaning.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class CommandOutput(NamedTuple):
 
 
 class StateCommand(NamedTuple):
-    """One row of the table: a command with its arguments, except the log's path, and its function.
+    """A command: its help, its arguments other than the log's path, and its function.
 
     Args:
         settings: further settings for which the command has flags.

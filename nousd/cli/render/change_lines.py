@@ -1,7 +1,7 @@
 """Renders the change that a file tool asks permission for as a unified diff of bounded length.
 
-The diff comes from the arguments; for ``write`` and ``edit`` also from the current file. The daemon uses
-only the arguments.
+The diff comes from the arguments, for ``write`` and ``edit`` compared with the current file. The
+daemon's decision depends only on the arguments.
 """
 
 from __future__ import annotations
