@@ -103,7 +103,7 @@ class Updates:
         self._window = 0
         self._calls: dict[str, _OpenCall] = {}
         self._begun = ""
-        """The id of the message whose text is being sent."""
+        """The id of the message whose end need not repeat the text."""
         self.told: set[str] = set()
         """Ids of the messages and tool calls that were sent with the transcript."""
 

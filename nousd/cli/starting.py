@@ -134,7 +134,7 @@ def wait_until_ready(
 
 
 def _without_log(output: str) -> str:
-    """Return the last words of a daemon's output, without the JSON lines of its log."""
+    """Return a daemon's output without the JSON lines of its log, or all of it if it has only those."""
     lines = output.splitlines()
     return "\n".join(line for line in lines if not line.startswith('{"ts":')) or output
 
@@ -186,7 +186,7 @@ def _log(environ: Mapping[str, str]) -> tuple[list[str], Path]:
     settings = resolve({}, environ, asks_models=False).settings
     if settings.log_file is not None:
         return [], settings.log_file
-    # The daemon does the same, but opens its log earlier.
+    # The daemon does the same, but only after it has opened its log.
     prepare_state_folder(settings.state_dir)
     file = locations.daemon_log(settings.state_dir)
     return ["--log-file", str(file)], file

@@ -71,7 +71,7 @@ def _id_of(pieces: Iterator[bytes]) -> str:
 
 
 def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> None:
-    """Insert an artifact row from a page into the new log, unless it exists."""
+    """Insert an artifact, or a part of one, from a page into the new log, unless it exists."""
     match found:
         case RawArtifact(artifact_id, media_type, data):
             put_whole(out, Artifact(artifact_id, media_type, data), "")

@@ -66,7 +66,7 @@ class EventReader:
             waiting += [Stretch(middle + 1, left.last), Stretch(first, middle)]
 
     def _from_both_ends(self, stretch: Stretch) -> Stretch | None:
-        """Read rows from both ends; return the range between the two unreadable rows, or None."""
+        """Read a range from both ends; return the rest that could not be read, or None."""
         first, last = stretch
         try:
             for row in self._connection.execute(_FORWARD, stretch):

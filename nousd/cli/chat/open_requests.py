@@ -92,7 +92,7 @@ class _Request:
         return f"(after that: {snippet(request_line(without_texts(self._payload)))})"
 
     def take_answer(self, line: str) -> _Command | None:
-        """Return the command for the answer in a line; None if it must be confirmed first.
+        """Return the command for the answer in a line; None if the user must answer once more.
 
         Raises:
             NoAnswer: the line is not an answer.
