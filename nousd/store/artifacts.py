@@ -10,10 +10,10 @@ CHUNK_BYTES: Final = 256 * 1024
 """Size of every chunk of an artifact but its last. It is part of the schema: never change it."""
 
 PUT_STEP_BYTES: Final = 4 * CHUNK_BYTES
-"""Bytes that one step of storing or dropping an artifact moves: a few milliseconds of the writer."""
+"""Bytes that one step of storing or dropping an artifact moves, in a few milliseconds of the writer."""
 
 FREE_BYTES_KEPT: Final = 64 * 1024 * 1024
-"""Disk space that an artifact stored in many steps leaves to the log: a full WAL, and more."""
+"""Disk space that storing a large artifact must leave for the log: more than a full WAL."""
 
 
 class Artifact(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
 
 class ArtifactInfo(msgspec.Struct, frozen=True):
-    """The facts about an artifact without its bytes. ``created_at`` is the time when it was last put."""
+    """The metadata of an artifact. ``created_at`` is the time when it was last put."""
 
     id: str
     media_type: str
@@ -34,7 +34,7 @@ class ArtifactInfo(msgspec.Struct, frozen=True):
 
 
 class ArtifactSource(Protocol):
-    """The bytes of a future artifact that are too many for memory. They must not change."""
+    """The content of an artifact to be stored, which may not fit in memory. It must not change."""
 
     @property
     def artifact_id(self) -> str:
@@ -45,5 +45,5 @@ class ArtifactSource(Protocol):
     def size_bytes(self) -> int: ...
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from ``offset`` on, as many as ``length`` unless they end before."""
+        """Return ``length`` bytes from ``offset`` on, or fewer at the end."""
         ...

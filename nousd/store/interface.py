@@ -1,18 +1,19 @@
-"""The interface of the log: append a batch, read after a cursor, look things up.
+"""The interface of the log: append batches, read events after a cursor, query the projections.
 
 Two implementations exist: ``sqlite`` and ``memory``. The projections (sessions, entries, runs, inputs)
 are folds over the events, made by ``nousd.machine.projection.row_projection`` and written in the same
 transaction as their events; no caller writes one directly.
 
 Commit order is submission order. Callbacks run in the event loop, in that order, one batch after the
-other, so that folds, responses and publishing happen in the order of the log. A callback must not
-raise: it has no caller that could handle it.
+other, so that folds, responses and publishing follow the order of the log. A callback must not raise:
+it has no caller that could handle the error.
 
 ``submit`` never waits. A producer of many batches calls ``wait_room`` before each; then the queue stays
 below ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``, plus one batch per producer.
 
-Reads see everything whose callback was called before they began; of rows (not of events) they may see
-more, if a commit has just happened. A page after an unknown id is empty.
+A read sees every batch whose callback was called before the read began. A query of rows (not of events)
+may also see a batch that is committed and whose callback is still to come. A page after an unknown id
+is empty.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from nousd.wire.responses.runs import RunRecord
 from nousd.wire.responses.transcripts import TreeNode
 
 PENDING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Bytes of batches whose callback is still to come, beyond which ``wait_room`` waits. A commit of
-deltas moves up to 100 MB/s, so a full queue is a fraction of a second behind."""
+"""Total size in bytes of the batches whose callback is still to come, at which ``wait_room`` waits.
+Deltas are committed at up to 100 MB/s, so a full queue is a fraction of a second behind."""
 
 PENDING_BATCHES_MAX: Final = 2048
-"""The same in batches, because a small one takes ten times its bytes in memory."""
+"""The same limit in batches, because a small batch takes ten times its size in memory."""
 
 
 class Store(Protocol):
@@ -44,42 +45,42 @@ class Store(Protocol):
 
     @property
     def head(self) -> int:
-        """The sequence number of the newest event whose commit the event loop knows; 0 in an empty log.
+        """The number of the newest event that the event loop knows to be committed; 0 in an empty log.
 
-        In a callback it is the number of that batch's last event.
+        In a callback, it is the number of the last event of that batch.
         """
         ...
 
     def after_commits(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` from now on whenever callbacks of batches were called, once behind all of
-        those that were committed together.
+        """Register ``callback``. It is called once after the callbacks of each group of batches that
+        succeeded or failed together.
         """
         ...
 
     async def wait_room(self) -> None:
-        """Wait until less is pending than ``PENDING_BYTES_MAX`` and ``PENDING_BATCHES_MAX``. Give others
-        a turn if more than one batch is pending.
+        """Wait until fewer bytes and batches are pending than ``PENDING_BYTES_MAX`` and
+        ``PENDING_BATCHES_MAX``. Let other tasks run if more than one batch is pending.
         """
         ...
 
     async def figures(self) -> LogMetrics:
-        """Return the counts of writes since the log was opened, and the size of the log."""
+        """Return the write counts since the log was opened, and the size of the log."""
         ...
 
     def submit(self, batch: Batch) -> None:
-        """Queue a batch for the next commit. Never waits; exactly one callback will be called, later
-        and never inside this call, even if the caller is cancelled meanwhile. Batches queued after a
-        failed one fail as well, because they were decided on a state that never came to be, unless they
-        are ``owed``. In a store that is closing every batch fails.
+        """Queue a batch for the next commit, without waiting. Exactly one of its callbacks is called,
+        later and never inside this call, even if the caller is cancelled meanwhile. Batches queued after
+        a failed one fail as well, because they were decided on a state that was never committed, unless
+        they are ``owed``. A batch submitted to a closing store fails.
         """
         ...
 
     def hurry(self) -> None:
-        """Hold no submitted batch open any longer for others to follow it: somebody waits."""
+        """Commit the submitted batches without delay: a caller waits for one of them."""
         ...
 
     async def flush(self) -> None:
-        """Wait until everything submitted so far had its callback."""
+        """Wait until every batch submitted so far has had its callback."""
         ...
 
     async def events_after(
@@ -93,25 +94,25 @@ class Store(Protocol):
     ) -> tuple[StoredEvent, ...]:
         """Return matching events with ``after < seq <= head`` in order, at least one if there is any.
 
-        ``until`` ends the search earlier, so that a search with few matches takes a bounded time.
-        ``bytes_max`` bounds the sum of the lines, except that the first one always fits. Fewer than
-        ``limit`` does not mean that there are no more; none does.
+        ``until`` bounds the search, so that one with few matches takes a bounded time. ``bytes_max``
+        bounds the total size of the lines, but the first line is always returned. Fewer events than
+        ``limit`` do not mean that there are no more; an empty result does.
         """
         ...
 
     async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
-        """Return whether a matching event after ``cursor`` also stands for deltas up to ``cursor``.
+        """Return whether a matching event after ``cursor`` also replaces deltas up to ``cursor``.
 
-        Then a reader that continues there receives some text again ("Retention" in
+        A reader that continues there then receives some text again ("Retention" in
         protocol/semantics/reading-back.md).
         """
         ...
 
     async def prune_deltas(self, old: OldDeltas) -> PruneResult:
-        """Join deltas of finished messages and tool executions, for each type into one line.
+        """Join the deltas of finished messages and tool executions into one line for each type.
 
-        One short step; call it again while there is ``more``. Only lines change: an event keeps its
-        number, and folds of the log have the same result.
+        One short step; call it again while ``more`` is true. The remaining events keep their numbers,
+        and a fold of the log has the same result.
 
         Raises:
             StoreError: nothing was changed.
@@ -135,7 +136,7 @@ class Store(Protocol):
         """Return sessions, most recently updated first.
 
         Args:
-            before: the last session id of the page above.
+            before: the last session id of the previous page.
             offset: number of rows to skip.
         """
         ...
@@ -143,23 +144,24 @@ class Store(Protocol):
     async def search(
         self, wanted: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
     ) -> SearchPage:
-        """Search the titles and messages of sessions, most recently updated first; see ``search``.
+        """Search the titles and messages of sessions, most recently updated first; see
+        ``session_search.search``.
 
         Args:
-            after: where the search before ended.
+            after: the position at which the previous search ended.
         """
         ...
 
     async def children(self, session_id: str) -> tuple[str, ...]:
-        """Return the ids of the sessions that the tasks of a session created, oldest first."""
+        """Return the ids of the sessions created by the tasks of a session, oldest first."""
         ...
 
     async def list_overridden_sessions(self) -> tuple[str, ...]:
-        """Return the ids of the sessions with an override of their workspace."""
+        """Return the ids of the sessions that have a workspace override."""
         ...
 
     async def next_deletion(self) -> tuple[str, str] | None:
-        """Return the session whose deletion is scheduled for the earliest time, and that time."""
+        """Return the session with the earliest scheduled deletion, and the time of the deletion."""
         ...
 
     async def entry(self, session_id: str, entry_id: str) -> Entry | None: ...
@@ -167,16 +169,16 @@ class Store(Protocol):
     async def path(self, session_id: str, leaf_id: str, *, limit: int, bytes_max: int) -> Path:
         """Return the newest entries of the path that ends with ``leaf_id`` (included).
 
-        ``bytes_max`` bounds the sum of their JSON, except that the leaf always fits.
+        ``bytes_max`` bounds the total size of their JSON, but the leaf is always returned.
         """
         ...
 
     async def tree(self, session_id: str, *, after: str | None, limit: int) -> tuple[TreeNode, ...]:
-        """Return nodes in the order in which they were appended, after the entry ``after``."""
+        """Return nodes in the order in which they were appended, starting after the entry ``after``."""
         ...
 
     async def pending_inputs(self, session_id: str) -> tuple[QueuedInput, ...]:
-        """Return pending inputs in the order in which they were accepted; promoting accepts anew."""
+        """Return pending inputs in order of acceptance; promoting an input accepts it again."""
         ...
 
     async def pending_counts(self) -> PendingInputs:
@@ -184,7 +186,7 @@ class Store(Protocol):
         ...
 
     async def input_by_client_id(self, session_id: str, client_message_id: str) -> InputRow | None:
-        """Return the first input that was accepted with that client message id, in any state."""
+        """Return the first input accepted with that client message id, in any state."""
         ...
 
     async def input(self, session_id: str, input_id: str) -> InputRow | None:
@@ -196,39 +198,37 @@ class Store(Protocol):
     async def runs(
         self, session_id: str | None, *, limit: int, before: str | None
     ) -> tuple[RunRecord, ...]:
-        """Return runs, newest first; ``before`` is the last run id of the page above."""
+        """Return runs, newest first; ``before`` is the last run id of the previous page."""
         ...
 
     async def open_runs(self) -> tuple[RunRecord, ...]:
-        """Return the runs without an end, oldest first."""
+        """Return the runs that have not ended, oldest first."""
         ...
 
     async def tool_call(self, tool_call_id: str, attempt: int | None) -> ToolCallRow | None:
-        """Return an attempt at a call; None means the last one."""
+        """Return an attempt at a call; None selects the last one."""
         ...
 
     async def tool_call_by_client_id(
         self, session_id: str, client_call_id: str
     ) -> ToolCallRow | None:
-        """Return the call that a client made under its own id."""
+        """Return a client's own call by the id that the client gave it."""
         ...
 
     async def tool_calls(
         self, session_id: str | None, run_id: str | None, *, limit: int, before: int
     ) -> tuple[ToolCallRow, ...]:
-        """Return calls, newest first, that were requested before the event with the number
-        ``before``.
-        """
+        """Return calls requested before the event number ``before``, newest first."""
         ...
 
     async def list_unanswered_calls(
         self, session_id: str | None, *, limit: int
     ) -> tuple[ToolCallRow, ...]:
-        """Return the calls that were denied because nobody answered, the one asked about last first."""
+        """Return the calls denied because nobody answered, the most recent approval request first."""
         ...
 
     async def open_client_calls(self) -> tuple[ToolCallRow, ...]:
-        """Return the clients' calls without an end, oldest first."""
+        """Return the clients' own calls that have not ended, oldest first."""
         ...
 
     # --- artifacts ---------------------------------------------------------------------------
@@ -236,23 +236,23 @@ class Store(Protocol):
     async def put_artifact(
         self, source: ArtifactSource, media_type: str, *, now: str
     ) -> ArtifactInfo:
-        """Store bytes of any size, in many short steps between the commits of others.
+        """Store an artifact of any size, in many short steps between other commits.
 
-        The artifact becomes visible when it is complete and durable, which it is when this returns. An
-        existing one stays as it is and counts as put ``now``.
+        On return, the artifact is complete, durable and visible; it is not visible before. An existing
+        artifact stays as it is and counts as put ``now``.
 
         Args:
             now: RFC 3339 UTC.
 
         Raises:
-            StoreFull: the disk lacks the space for it, with some to spare for the log.
+            StoreFull: the disk lacks space for it, and some more for the log.
             StoreError: it was not stored, or ``source`` does not match its id.
         """
         ...
 
     async def renew_artifact(self, artifact_id: str, *, now: str) -> ArtifactInfo | None:
-        """Return the facts about an artifact, which now counts as put ``now``, so that garbage
-        collection leaves time to refer to it.
+        """Count an artifact as put ``now`` and return its metadata. Garbage collection then leaves the
+        caller time to refer to it.
         """
         ...
 
@@ -267,28 +267,27 @@ class Store(Protocol):
         ...
 
     async def copy_entries(self, parent_id: str, branch_id: str) -> None:
-        """Give a branch that is about to be created most of what its parent has, if that is much; in
-        short steps, in between which others commit. Its commit gives it the rest.
+        """Copy most of a large parent's entries to a branch that is about to be created, in short steps
+        between other commits. The commit that creates the branch copies the rest.
 
         Raises:
-            StoreError: some may have been copied.
+            StoreError: some entries may have been copied.
         """
         ...
 
     async def list_uncreated_branches(self) -> tuple[str, ...]:
-        """Return the ids of sessions that were given entries and not created (yet)."""
+        """Return the ids of sessions that received copied entries but were not created (yet)."""
         ...
 
     async def list_unfinished_deletions(self) -> tuple[str, ...]:
-        """Return the ids of deleted sessions of which rows are left. Nobody reads them, but their
+        """Return the ids of deleted sessions that still have rows. No read returns these rows, but their
         content is in the file.
         """
         ...
 
     async def drop_rows(self, session_id: str) -> bool:
-        """Delete what is left of a deleted session, or what was copied for a branch that was not
-        created, a part of it at a time; return whether some may be left. Nothing happens to any other
-        session.
+        """Delete the remaining rows of a deleted session, or the entries copied for a branch that was
+        not created, one part per call; return whether some may be left. No other session is affected.
 
         Raises:
             StoreError: nothing was changed.
@@ -296,15 +295,16 @@ class Store(Protocol):
         ...
 
     async def list_unused_artifacts(self, put_before: str, *, limit: int) -> tuple[str, ...]:
-        """Return the ids of artifacts that no event refers to and that were last put before that time,
-        and of incomplete large ones: never completed, or deleted with a session.
+        """Return the ids of artifacts that no event refers to and that were last put before
+        ``put_before``, and of large artifacts with only chunks left: never completed, or deleted with a
+        session.
         """
         ...
 
     async def drop_artifact(self, artifact_id: str, *, put_before: str) -> bool:
-        """Delete an unused artifact, a part of it at a time; return whether some of it is left.
+        """Delete one part of an unused artifact; return whether some of it is left.
 
-        One short step. Nothing happens to an artifact that is in use, was put since, or is being put.
+        One short step. An artifact that is in use, was put since, or is being put stays as it is.
 
         Raises:
             StoreError: nothing was changed.

@@ -1,6 +1,6 @@
-"""Batches between ``submit`` and their one callback: the event loop's side of every store.
+"""Batches between ``submit`` and their one callback: the part of every store in the event loop.
 
-It keeps their order and bytes, the ``head`` that the loop knows, and the count of stored artifacts. How
+It tracks their order and size, the ``head`` that the loop knows, and the count of stored artifacts. How
 a batch is committed is up to the store.
 """
 
@@ -16,14 +16,14 @@ from nousd.store.interface import PENDING_BATCHES_MAX, PENDING_BYTES_MAX
 from nousd.store.records import Batch, StoredEvent
 
 Outcome = tuple[StoredEvent, ...] | StoreError
-"""The outcome of a batch."""
+"""The outcome of a batch: its stored events, or the error."""
 
 
 class PendingBatches:
     """The batches that have had no callback yet, oldest first.
 
-    Invariants: ``bytes`` is the sum of the batches' sizes; every batch is settled once, in the order of
-    adding; a batch is removed before its callback is called.
+    Invariants: ``bytes`` is the total size of the batches; every batch is settled once, in the order in
+    which it was added; a batch is removed before its callback is called.
     """
 
     def __init__(self, head: int) -> None:
@@ -42,7 +42,7 @@ class PendingBatches:
         return len(self._batches)
 
     def add(self, batch: Batch) -> int:
-        """Return the size of the batch: the bytes of its lines and artifacts."""
+        """Add a batch; return its size: the bytes of its lines and artifacts."""
         size = sum([len(record.tail) for record in batch.records])
         size += sum([len(artifact.data) for artifact in batch.artifacts])
         self._batches.append((batch, size))
@@ -51,16 +51,16 @@ class PendingBatches:
         return size
 
     def hurry(self) -> None:
-        """Note that somebody waits for a batch that was added."""
+        """Record that a caller waits for one of the batches added so far."""
         self._awaited = self._added
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether somebody waits for a batch, as far as ``hurry`` was told."""
+        """Return whether a batch that was added before ``hurry`` is still not settled."""
         return self._settled < self._awaited
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:
-        """Call the callbacks of the oldest batches; a callback may add further ones."""
+        """Settle the oldest batches by calling their callbacks, which may add further batches."""
         for outcome in outcomes:
             batch, size = self._batches.popleft()
             self._settled += 1
@@ -82,7 +82,7 @@ class PendingBatches:
         self._after_commits.append(callback)
 
     def put(self, size_bytes: int) -> None:
-        """Count an artifact that was put."""
+        """Count an artifact that was stored."""
         self.artifacts += 1
         self.artifact_bytes += size_bytes
 
@@ -92,10 +92,10 @@ class PendingBatches:
 
     async def wait_room(self) -> None:
         if len(self._batches) > 1:
-            # Whoever is ahead of the commits gives others their turn.
+            # A producer that is ahead of the commits lets other tasks run.
             await trio.lowlevel.checkpoint()
         else:
-            # A turn of the loop would take the interpreter from the thread that commits the batch.
+            # A schedule point would take the interpreter lock from the thread that commits the batch.
             await trio.lowlevel.checkpoint_if_cancelled()
         while self.bytes >= PENDING_BYTES_MAX or len(self._batches) >= PENDING_BATCHES_MAX:
             await self._progress.park()

@@ -1,8 +1,8 @@
-"""One step of pruning, the same for every store: walk forward, find ends, join the deltas before them.
+"""One step of pruning, for every store: walk forward, find end events, join the deltas before them.
 
-The position of the walk is stored with the log, so that each part of it is visited once. It stops
-before the first end that is too recent, and continues from there next time. A step is short, because
-the commits of others wait for it.
+The position of the walk is stored with the log, so that each event is visited once. The walk stops
+before the first end event that is too recent, and continues from there next time. A step is short,
+because other commits wait for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from nousd.wire.codec.envelope import decode_event
 
 EVENTS_PER_STEP: Final = 4096
 DELTAS_PER_STEP: Final = 500
-"""A step ends once it exceeds one of these: a few milliseconds. Of a message with more deltas the
-newest are joined first, and further steps join the others to them."""
+"""A step ends once it exceeds one of these limits, after a few milliseconds. If a message has more
+deltas, its newest are joined first, and further steps join the older ones to them."""
 
 
 class LogPosition(NamedTuple):
-    """The position of an event; the events ``ENDS`` have a run."""
+    """The number, type and run of an event. Events of the types ``ENDS`` have a run."""
 
     seq: int
     type: str
@@ -30,7 +30,7 @@ class LogPosition(NamedTuple):
 
 
 class EventTable(Protocol):
-    """The events of a store, inside of a transaction."""
+    """The events of a store, accessed inside a transaction."""
 
     def positions_after(self, seq: int, until: int, limit: int) -> Sequence[LogPosition]:
         """Return the next events after ``seq``, in order, up to number ``until``."""
@@ -47,12 +47,12 @@ class EventTable(Protocol):
         ...
 
     def replace(self, joined: JoinedDeltas) -> None:
-        """Replace many lines by one."""
+        """Replace many lines with one."""
         ...
 
 
 def walk(events: EventTable, pruned_seq: int, old: OldDeltas) -> tuple[PruneResult, int]:
-    """Do one step from the walk's position ``pruned_seq``; return the result and the new position."""
+    """Run one step from the position ``pruned_seq``; return the result and the new position."""
     deltas = 0
     places = events.positions_after(pruned_seq, old.until, EVENTS_PER_STEP)
     for position in places:
@@ -73,7 +73,7 @@ def walk(events: EventTable, pruned_seq: int, old: OldDeltas) -> tuple[PruneResu
 
 
 def _deltas_of(events: EventTable, end: Line, run_id: str | None) -> tuple[list[Line], bool]:
-    """Return the newest deltas of the message or call that ended there, and whether these are all."""
+    """Return the newest deltas of the message or call that ``end`` ends, and whether they are all."""
     if not has_deltas(end):
         return [], True
     newest_first = deltas_of(end, events.deltas_before(run_id, end.seq))

@@ -1,6 +1,6 @@
 """The records of the log: events, batches, filters, pruning.
 
-What the events mean is not known here.
+This module does not interpret the events.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from nousd.wire.events import Event
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An event on its way into the log; the store gives it its number.
+    """An event to be stored; the store assigns its number.
 
     Args:
         type: the event's name on the wire.
-        run_id: the run of the event, or the client's own call (``wire.events.thread_of``).
+        run_id: the run of the event, or the id of the client's own call (``wire.events.thread_of``).
         event: the payload, for the projections.
-        tail: the encoded line after its number (``codec.encode_event_tail``).
+        tail: the part of the encoded line after the number (``codec.encode_event_tail``).
         ts: RFC 3339 UTC, the same text as in ``tail``.
     """
 
@@ -44,7 +44,7 @@ class StoredEvent(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The bytes of its line."""
+        """The length of the line in bytes."""
         return len(self.line)
 
 
@@ -52,12 +52,12 @@ class Batch(msgspec.Struct, frozen=True):
     """Records that are committed together or not at all.
 
     Args:
-        on_commit: called in the event loop with the stored events once they are committed; durably,
-            unless every record is a delta.
-        on_failure: called instead if the commit failed: with ``StoreInDoubt`` if a restart may show
-            that it did not fail, otherwise the failure is certain.
-        owed: the batch ends a run that nobody carries on, and was decided on the log alone. It is
-            committed even after a batch that failed, and if need be into the reserved space.
+        on_commit: called in the event loop with the stored events once they are committed. The commit
+            is durable unless every record is a delta.
+        on_failure: called instead if the commit failed. After ``StoreInDoubt``, a restart may show that
+            the batch was committed; after any other error, it certainly was not.
+        owed: the batch ends a run that no longer executes, and was decided on the log alone. It is
+            committed even after a failed batch, and into the reserved space if necessary.
     """
 
     records: tuple[Record, ...]
@@ -68,14 +68,14 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def get_put_time(batch: Batch) -> str:
-    """Return the time that a batch's artifacts count as put: that of its events, or long ago if it has
-    none.
+    """Return the time when the artifacts of a batch count as put: the time of its events, or the empty
+    string, which precedes all times, if it has none.
     """
     return batch.records[0].ts if batch.records else ""
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """The events that a reader wants; None means all. ``run_id`` may also name a client's own call."""
+    """A filter of events; None matches all. ``run_id`` may also name a client's own call."""
 
     session_id: str | None = None
     run_id: str | None = None
@@ -86,9 +86,9 @@ class OldDeltas(msgspec.Struct, frozen=True):
     """The deltas that may be pruned.
 
     Args:
-        ended_before: RFC 3339 UTC; messages and tool executions that ended before this time.
-        until: only messages and tool executions that ended with this event or an earlier one. No reader
-            may hold lines of such a message and read others of it later.
+        ended_before: RFC 3339 UTC; only messages and tool executions that ended before this time.
+        until: only messages and tool executions whose end event has at most this number. No reader may
+            have read a part of such a message and still need the rest.
     """
 
     ended_before: str
@@ -96,7 +96,7 @@ class OldDeltas(msgspec.Struct, frozen=True):
 
 
 class PruneResult(msgspec.Struct, frozen=True):
-    """The result of one step of pruning: the number of removed lines, and whether more may follow."""
+    """The result of one pruning step: the number of removed lines, and whether to run another."""
 
     deltas: int
     more: bool

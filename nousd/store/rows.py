@@ -1,4 +1,4 @@
-"""The rows that events are projected to, in the form that reads return.
+"""The rows of the projections, in the form that queries return.
 
 ``nousd.machine.projection.row_projection`` derives them from events; ``sqlite.rows`` and
 ``memory.rows`` store them.
@@ -18,9 +18,7 @@ from nousd.wire.objects.policy import ToolCallState
 
 
 class SessionRow(SessionSettings, frozen=True, kw_only=True):
-    """A session after its events: its settings, its place in the tree, its queue's revision and its
-    cost.
-    """
+    """A session: its settings, its position in the tree, the revision of its queue, and its usage."""
 
     session_id: str
     created_at: str
@@ -46,9 +44,9 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
         run_id: None for a client's own call.
         seq: number of the event that requested it.
         last_seq: number of the newest event of the attempt.
-        started: whether it may have had an effect.
-        by: the source that decided on it.
-        asked_seq: number of the approval request; None if there was none.
+        started: whether it was started and may have had an effect.
+        by: the source of the decision.
+        asked_seq: number of the event that requested approval; None if there was none.
     """
 
     tool_call_id: str
@@ -72,7 +70,7 @@ class ToolCallRow(msgspec.Struct, frozen=True, kw_only=True):
 class Defaults(DefaultSettings, frozen=True, kw_only=True):
     """The settings of new sessions, and the active session.
 
-    ``trusted`` are the files of projects that the user trusts: path -> the hash that it must have.
+    ``trusted`` maps the path of each project file that the user trusts to its expected hash.
     """
 
     active_session_id: str | None = None
@@ -80,7 +78,7 @@ class Defaults(DefaultSettings, frozen=True, kw_only=True):
 
 
 class Path(msgspec.Struct, frozen=True):
-    """A part of the path from the root to a leaf, oldest first; ``has_more`` towards the root."""
+    """A part of a path, oldest entry first. ``has_more`` tells whether it continues towards the root."""
 
     entries: tuple[Entry, ...]
     has_more: bool

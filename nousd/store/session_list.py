@@ -1,4 +1,4 @@
-"""The filter of a session list, and how text matches: the same for every store."""
+"""The filter of session lists and its text matching, shared by every store."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     """The filter of a session list; None matches all.
 
     Args:
-        children: also list the sessions of tasks.
-        parent_id: the session that they are branches or tasks of.
-        to_delete: whether their deletion is scheduled.
-        text: part of the name, or of the title of a session without one, or of the workspace, in any
-            case or accents (``fold_text``).
-        unnamed_workspace: the directory of sessions that name no workspace.
+        children: whether to include the sessions of tasks.
+        parent_id: the session whose branches and tasks to list.
+        to_delete: whether a deletion is scheduled.
+        text: a part of the name (of the title, if there is no name) or of the workspace, compared by
+            ``fold_text``.
+        unnamed_workspace: the daemon's workspace, where sessions without a workspace of their own work.
     """
 
     children: bool = True
@@ -35,7 +35,7 @@ class SessionFilter(msgspec.Struct, frozen=True, kw_only=True):
     unnamed_workspace: str = ""
 
 
-# A session without a workspace works in the daemon's, so that is compared separately.
+# ``workspace`` is compared separately, because a session without one uses the daemon's.
 EXACT_FILTERS: Final = tuple(name for name in settings_among(SessionFilter) if name != "workspace")
 """The settings that a list can be filtered by. The SQLite store has a column for each."""
 
@@ -50,14 +50,14 @@ class SessionPage(msgspec.Struct, frozen=True):
 
 
 def fold_text(text: str) -> str:
-    """Return a text without differences of case and of the spelling of accents."""
+    """Return a text for comparison: without differences of case or of Unicode composition."""
     if text.isascii():
         return text.lower()
     return normalize("NFD", normalize("NFD", text).casefold())
 
 
 def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
-    """Return whether a list contains a session."""
+    """Return whether a session matches the filter."""
     workspace = row.workspace or wanted.unnamed_workspace
     return (
         (wanted.children or row.origin is None)

@@ -1,8 +1,8 @@
-"""A search through titles and messages: sessions in the order of a list, messages from the newest on.
+"""Searches the titles and messages of sessions: sessions in list order, messages from the newest on.
 
-There is no index of words, because each commit would have to write it. A search reads what it searches,
-so it is bounded, by messages and in time. One that comes to its bound says how far it came, also in the
-middle of a session, and the next one goes on there.
+There is no word index, because each commit would have to update it. A search reads everything that it
+searches, so it is bounded in messages and in time. A search that reaches its bound returns its position,
+even in the middle of a session, and the next search continues there.
 """
 
 from __future__ import annotations
@@ -18,30 +18,31 @@ from nousd.store.session_list import fold_text
 from nousd.wire.codec.plain_text import plain_line
 
 SEARCHED_MESSAGES_MAX: Final = 20_000
-"""Messages that one search reads."""
+"""Maximum number of messages that one search reads."""
 
 SEARCHED_CHARS_MAX: Final = 64 * 1024
-"""Characters at the beginning of a message that are searched."""
+"""Maximum number of characters searched, from the beginning of each message."""
 
 SEARCH_SECONDS: Final = 0.5
-"""How long one search takes, and a message more. Other reads have the remaining connections."""
+"""Time limit of one search, which it exceeds by at most one message. Other reads use the remaining
+connections."""
 
 SEARCHED_ROLES: Final = ("user", "assistant")
-"""The entries that count as messages."""
+"""The roles of entries that are searched as messages."""
 
 _BEFORE_CHARS: Final = 40
 _SNIPPET_CHARS: Final = 160
 
 
 class SearchPlace(msgspec.Struct, frozen=True):
-    """How far a search came: through this session, or through its messages down to number ``seq``."""
+    """Where a search continues: after this session, or in its messages with numbers below ``seq``."""
 
     session_id: str
     seq: int | None = None
 
 
 class SearchedMessage(NamedTuple):
-    """A message that is searched; ``seq`` is its place in the order of appending."""
+    """A message to search; ``seq`` is its position in the order of appending."""
 
     seq: int
     entry_id: str
@@ -50,7 +51,7 @@ class SearchedMessage(NamedTuple):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """A session with the text; ``message`` is the newest that has it, None if the title does."""
+    """A matching session; ``message`` is its newest matching message, or None if its title matches."""
 
     row: SessionRow
     snippet: str
@@ -58,11 +59,11 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class SearchPage(msgspec.Struct, frozen=True):
-    """The sessions that were found.
+    """The sessions found by one search.
 
     Args:
-        place: where to go on; None if everything was searched.
-        is_partial: whether the search came to its bound before it had as many as were asked for.
+        place: where to continue; None if everything was searched.
+        is_partial: whether the search reached its bound before it found ``limit`` sessions.
     """
 
     matches: tuple[Match, ...]
@@ -71,8 +72,8 @@ class SearchPage(msgspec.Struct, frozen=True):
 
 
 Messages = Callable[[str, int | None], Iterable[SearchedMessage]]
-"""Takes a session's id and a number, None for no bound, and returns its messages before that number,
-newest first."""
+"""Takes a session's id and a bound, or None; returns its messages with numbers below the bound, newest
+first."""
 
 
 def search(
@@ -83,10 +84,11 @@ def search(
     limit: int,
     after: SearchPlace | None,
 ) -> SearchPage:
-    """Search sessions for a text, in any case or accents (``fold_text``).
+    """Search sessions for a text, compared by ``fold_text``.
 
     Args:
-        sessions: from the one on that ``after`` names if it is in the middle of that, else behind it.
+        sessions: in list order, from the session of ``after`` on if that is a position inside the
+            session, else from the next one on.
         limit: number of sessions to find.
     """
     wanted = fold_text(text)
@@ -116,7 +118,7 @@ def search(
 
 
 class _Budget:
-    """What is left of the bounds of one search; the first message is always within them."""
+    """The remaining budget of one search; the first message is always within it."""
 
     def __init__(self) -> None:
         self._left = SEARCHED_MESSAGES_MAX
@@ -146,7 +148,7 @@ def _in_message(row: SessionRow, message: SearchedMessage, wanted: str) -> Match
 
 
 def _unfold_position(text: str, at: int) -> int:
-    """Return the position in a text that is at ``at`` in the folded text."""
+    """Return the position in a text that corresponds to position ``at`` in the folded text."""
     if text.isascii():
         return at
     so_far = 0
@@ -158,7 +160,7 @@ def _unfold_position(text: str, at: int) -> int:
 
 
 def _snippet(text: str, at: int) -> str:
-    """Return what surrounds a place in a text, as plain text of one line."""
+    """Return the text around a position, as one line of plain text."""
     start = max(0, at - _BEFORE_CHARS)
     end = start + _SNIPPET_CHARS
     before = "…" if start > 0 else ""

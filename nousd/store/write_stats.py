@@ -1,7 +1,7 @@
 """Counts of a store's writes since it was opened.
 
-One thread counts, in plain numbers; the event loop reads them without a lock. So a reading may fall
-between two numbers of one commit; each of them is correct.
+One thread updates plain numbers; the event loop reads them without a lock. A reading may therefore
+include only some of the updates of one commit; each number is correct.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nousd.store.records import StoredEvent
 from nousd.wire.objects.metrics import Durations, LogMetrics
 
 SYNC_BOUNDS: Final = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
-"""Bounds in seconds: from a disk that promises more than it keeps to a failing one."""
+"""Bucket bounds in seconds: from a disk that acknowledges syncs too early to a failing one."""
 
 
 class WriteStats:
-    """The counts. Only the writing thread calls anything but ``read``."""
+    """The counters. Only the writer thread calls methods other than ``read``."""
 
     __slots__ = (
         "_bytes",
@@ -41,7 +41,7 @@ class WriteStats:
         self._checkpoint_seconds = 0.0
 
     def count_synced(self, seconds: float) -> None:
-        """Count a synced commit with the seconds that it waited for the disk."""
+        """Count a synced commit and the seconds that it waited for the disk."""
         self._synced[bisect_left(SYNC_BOUNDS, seconds)] += 1
         self._sync_seconds += seconds
 
@@ -60,7 +60,7 @@ class WriteStats:
         self._bytes += sum(sizes)
 
     def count_checkpoint(self, seconds: float) -> None:
-        """Count a move of content from the WAL into the database."""
+        """Count a checkpoint, which moves content from the WAL into the database."""
         self._checkpoints += 1
         self._checkpoint_seconds += seconds
 

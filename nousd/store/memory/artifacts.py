@@ -29,7 +29,7 @@ def put_whole(rows: Rows, artifact: Artifact, created_at: str) -> None:
 
 
 def renew(rows: Rows, artifact_id: str, now: str) -> ArtifactInfo | None:
-    """Return the facts about an artifact, which counts as put ``now``."""
+    """Return the metadata of an artifact, after counting it as put ``now``."""
     stored = rows.artifacts.get(artifact_id)
     if stored is None:
         return None

@@ -1,4 +1,4 @@
-"""Pruning in memory: the events for the walk, in a list."""
+"""Pruning in memory: gives the walk access to the list of events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nousd.wire.events import DELTA_EVENTS
 
 
 def prune(rows: Rows, old: OldDeltas) -> PruneResult:
-    """Do one step; see ``store.pruning.walk``."""
+    """Run one step; see ``store.pruning.walk``."""
     pruned, rows.pruned_seq = walk(_Events(rows), rows.pruned_seq, old)
     return pruned
 

@@ -1,4 +1,4 @@
-"""Every read of the store in memory, as a plain function of its rows; twins of those of ``sqlite``."""
+"""Queries of the store in memory, as plain functions of its rows; twins of those of ``sqlite``."""
 
 from __future__ import annotations
 

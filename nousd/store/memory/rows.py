@@ -1,6 +1,6 @@
-"""The tables of the store in memory: plain dictionaries, changed by row changes.
+"""The tables of the store in memory: plain dictionaries, updated by row changes.
 
-Names and meaning are those of the SQLite tables; dictionaries keep the order of insertion.
+Their names and meanings are those of the SQLite tables; dictionaries keep the order of insertion.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class StoredArtifact(NamedTuple):
 
 
 class Rows:
-    """All tables. ``touched`` keeps the ids of deleted sessions, which ``sessions`` does not."""
+    """All tables. Unlike ``sessions``, ``touched`` also keeps the ids of deleted sessions."""
 
     def __init__(self) -> None:
         self.events: list[StoredEvent] = []
@@ -269,7 +269,7 @@ _ENDED: Final[dict[ToolCallState, ToolCallState]] = {
     "denied": "denied",
     "approved": "not_started",
 }
-"""state of a call -> its state after its end, unless it completed."""
+"""state of a call -> its state after its end; any other state becomes ``completed``."""
 
 
 def _add_usage(rows: Rows, change: row_changes.AddUsage) -> None:

@@ -1,8 +1,8 @@
-"""The log in memory: for tests under a fake clock, and for a daemon that must forget everything.
+"""The log in memory, for tests under a fake clock and for replay.
 
 It gives the same answers as ``sqlite`` without a file, a thread or a clock. Batches submitted in one
-tick of the event loop are committed together in a later one, so a run under an autojump clock is the
-same every time. Its size is unbounded, because it is a log; nothing in it is durable.
+tick of the event loop are committed together in a later one, so a run under an autojump clock is
+deterministic. Its size is unbounded, because it is a log; nothing in it is durable.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 @asynccontextmanager
 async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> AsyncIterator[Store]:
-    """Open an empty log; at the end of the block the queue is committed.
+    """Open an empty log. Leaving the block commits the queue.
 
     Args:
         before_commit: called before each commit. A StoreError that it raises fails the commit; a
@@ -100,7 +100,7 @@ class MemoryStore:
         self._pending.add(batch)
 
     def hurry(self) -> None:
-        """Nothing is held back here."""
+        """Do nothing: no batch is held open here."""
 
     async def flush(self) -> None:
         await self._pending.wait_settled()
@@ -148,7 +148,7 @@ class MemoryStore:
             self._write_stats.count_failed()
 
     def _store_batch(self, batch: Batch, seq: int) -> tuple[StoredEvent, ...]:
-        """Number a batch after ``seq``, and store it."""
+        """Number the events of a batch after ``seq``, and store it."""
         rows = self._rows
         for artifact in batch.artifacts:
             _artifacts_memory.put_whole(rows, artifact, get_put_time(batch))
@@ -191,7 +191,7 @@ class MemoryStore:
             raise StoreError("the store is closed")
 
     async def copy_entries(self, parent_id: str, branch_id: str) -> None:  # noqa: ARG002
-        """Copy nothing: the commit that creates a branch takes no time here."""
+        """Copy nothing: the commit that creates a branch copies all entries at once here."""
         await trio.lowlevel.checkpoint()
 
     async def list_uncreated_branches(self) -> tuple[str, ...]:

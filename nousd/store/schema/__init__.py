@@ -1,5 +1,5 @@
-"""The versions of the SQLite schema, a file for each: the statements that make it of the one before.
+"""The versions of the SQLite schema, one file each: the statements that upgrade the previous version.
 
-What a table or a column means is said once, beside the version that adds it. Never change a version that
-was released: add the next one, and list it in ``nousd.store.sqlite.migrations``.
+The meaning of a table or column is documented once, in the version that adds it. Never change a released
+version: add a new one, and list it in ``nousd.store.sqlite.migrations``.
 """

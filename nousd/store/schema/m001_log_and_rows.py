@@ -1,8 +1,8 @@
 """Version 1: the log and its projections.
 
-``namespace`` is constant; it is a column of every table so that one database can hold the logs of many
-users. ``schema_version`` is that of the line. An entry's body is kept once, under the number of the
-event that appended it; ``entries`` says which sessions hold it.
+``namespace`` is constant; every table has the column so that one database could hold the logs of many
+users. ``schema_version`` is the version of the line. An entry's body is stored once, under the number of
+the event that appended it; ``entries`` lists the sessions that contain the entry.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 APPLICATION_ID: Final = int.from_bytes(b"nous", "big")
-"""Stands in the header of every database of ours (``PRAGMA application_id``)."""
+"""Identifies a database of nousd in the file header (``PRAGMA application_id``)."""
 
 STATEMENTS: Final = (
     f"PRAGMA application_id = {APPLICATION_ID}",

@@ -1,7 +1,7 @@
-"""Version 2: old deltas are joined, event lines have a second version (``wire.codec.upcasting``).
+"""Version 2: old deltas are joined, and event lines have a second version (``wire.codec.upcasting``).
 
-``joined_from`` is set where a line stands for several: the number of the first event that it stands for.
-``pruned_seq`` is how far the joining has come. No line is changed here.
+``joined_from`` is set where a line replaces several: the number of the first event that it replaces.
+``pruned_seq`` is the position that the joining has reached. This upgrade changes no line.
 """
 
 from __future__ import annotations

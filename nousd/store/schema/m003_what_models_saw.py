@@ -1,8 +1,8 @@
-"""Version 3: artifacts lie in chunks, runs and sessions have the sums of their model calls
-(``wire.entries.UsageTotals``), and event lines have a third version (``nousd.wire.codec.upcasting``).
+"""Version 3: artifacts are stored in chunks, runs and sessions have usage totals of their model calls
+(``wire.objects.entries.UsageTotals``), and event lines have a third version (``wire.codec.upcasting``).
 
-An artifact is there when its row in ``artifacts`` is. Chunks without one belong to an artifact that is
-being put or dropped, or was not put to its end. All chunks but the last have ``CHUNK_BYTES``.
+An artifact exists when it has a row in ``artifacts``. Chunks without one belong to an artifact that is
+being put or dropped, or was never completed. All chunks but the last have ``CHUNK_BYTES``.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _SUMS_OF_USAGE: Final = (
             FROM told GROUP BY {id}
         ) AS sums
         WHERE {table}.{id} = sums.{id}
-        """  # noqa: S608  the names are ours
+        """  # noqa: S608  the names are constants
         for table, id in (("sessions", "session_id"), ("runs", "run_id"))
     ),
     "DROP TABLE temp.told",

@@ -1,9 +1,9 @@
 """Version 4: a row per attempt at a tool call (``store.rows.ToolCallRow``), an index from sessions
 of tasks to their origin, and the fourth version of event lines (``nousd.wire.codec.upcasting``).
 
-``seq`` is the number of the event that requested the call. A client's own calls have no run; of their
-events the column ``run_id`` holds the call's id, so that they are found by it. Calls whose request
-was not logged, as in version 1, have no row.
+``seq`` is the number of the event that requested the call. A client's own calls have no run; the events
+of such a call have its id in the column ``run_id``, for lookup. Calls whose request was not logged, as
+in version 1, have no row.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Version 5: sessions are listed by workspace, source and whether they are archived, and a run says
-how it was asked for (``wire.run_options.RunRequest``).
+"""Version 5: sessions are listed by workspace, source and whether they are archived, and a run records
+its request (``wire.objects.run_options.RunRequest``).
 
-The columns that lists ask for are generated from ``settings``. The index has all of them behind the
-order of the list, so that neither a page nor a count reads a session that is not wanted.
+The columns that lists filter by are generated from ``settings``. The index contains all of them after
+the sort key, so that neither a page nor a count reads a session that does not match.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STATEMENTS: Final = (
     ADD COLUMN is_of_task INTEGER AS (settings ->> '$.origin' IS NOT NULL)
     """,
     "ALTER TABLE runs ADD COLUMN request TEXT NOT NULL DEFAULT '{}'",
-    # Those of which a start has to know, without reading all others.
+    # The daemon needs these sessions when it starts, without reading all others.
     """
     CREATE INDEX sessions_overridden
     ON sessions (session_id) WHERE settings ->> '$.override_expires_at' IS NOT NULL

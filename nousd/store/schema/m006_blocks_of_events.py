@@ -1,9 +1,10 @@
 """Version 6: rows of a session or a run are found in blocks of consecutive event numbers.
 
-An index that begins with the session keeps a page for each session, and a group of commits by many of
-them writes all of these pages. Behind the number of a block, what is written at about the same time lies
-together, whoever it belongs to; who reads looks once into each block (``nousd.store.sqlite.blocks``).
-Inputs have their own ids, which sort by time, before the session's for the same reason.
+An index that begins with the session touches a page for each session, and a group of commits for many
+sessions writes all of these pages. With the block number first, rows written at about the same time are
+adjacent, whichever session they belong to; a reader does one lookup per block
+(``nousd.store.sqlite.blocks``). The ids of inputs sort by time, so they precede the session id in the
+primary key for the same reason.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 EVENTS_PER_BLOCK: Final = 1024
 
 BLOCK: Final = f"seq / {EVENTS_PER_BLOCK}"
-"""The number of an event's block. An index is used where its expression stands word by word."""
+"""The number of an event's block. SQLite uses an index only if a query repeats it exactly."""
 
 STATEMENTS: Final = (
     "DROP INDEX events_by_session",

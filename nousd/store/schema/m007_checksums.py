@@ -1,9 +1,9 @@
 """Version 7: each durable event has a checksum.
 
-``line_crc`` is the CRC-32 of a row's line. ``previous_crc`` repeats that of the session's durable event
-before it, so that a row that is gone leaves it behind. Both are null where they are unknown: for deltas,
-which are joined and deleted, and for lines that an earlier version wrote; the second also for the first
-event of a session, or the first that a daemon writes of it.
+``line_crc`` is the CRC-32 of a row's line. ``previous_crc`` repeats that of the session's previous
+durable event, so that a missing row can be detected. Both are null where they are unknown: for deltas,
+which are joined and deleted, and for lines that an earlier version wrote. ``previous_crc`` is also null
+where the daemon does not remember that event (``nousd.store.sqlite.checksums``).
 """
 
 from __future__ import annotations

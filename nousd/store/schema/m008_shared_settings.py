@@ -1,8 +1,8 @@
 """Version 8: tools and modes are settings of the daemon, and of a session only where a command set them.
 
-Earlier versions copied them into each new session, and took the last value set in any session for the
-next one. A session keeps what a ``session_updated`` of its own set; the daemon keeps what one without a
-session set. So the rows are what a fold over the events gives.
+Earlier versions copied them into each new session, and used the last value set in any session for the
+next one. After this upgrade, a session has the values set by its own ``session_updated`` events, and the
+daemon has those set by events without a session. So the rows equal a fold over the events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def _forget_copies(name: str) -> str:
             SELECT session_id FROM events WHERE type = 'session_updated'
             AND json_extract(CAST(line AS TEXT), '$.payload.{name}') IS NOT NULL
         )
-    """  # noqa: S608  the names are ours
+    """  # noqa: S608  the names are constants
 
 
 def _keep_common_value(name: str) -> str:

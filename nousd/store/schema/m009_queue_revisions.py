@@ -1,7 +1,7 @@
 """Version 9: a session has the revision of its queue.
 
 It counts the changes whose events have a ``queue_revision``; earlier versions logged none, so in their
-logs it begins with 0.
+It counts the changes whose events have a ``queue_revision``; earlier versions logged none, so in their
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Version 10: sessions that are deleted and of which rows are left.
+"""Version 10: deleted sessions that still have rows.
 
-The rows of a large session are deleted in steps, behind the commit that deletes it. While it stands
-here, nobody reads them (``nousd.store.sqlite.deleting``). ``seq`` is the number of the event that
-deleted it; of its events before that, those up to ``dropped_seq`` are gone.
+The rows of a large session are deleted in steps, after the commit that deletes it. While the session is
+in this table, no read returns its rows (``nousd.store.sqlite.deleting``). ``seq`` is the number of the
+event that deleted it; of its events before that, those up to ``dropped_seq`` are gone.
 """
 
 from __future__ import annotations

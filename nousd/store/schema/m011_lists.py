@@ -1,7 +1,7 @@
-"""Version 11: lists of sessions find titles, and leave out those that are to be deleted.
+"""Version 11: lists of sessions search titles, and filter by scheduled deletion.
 
-A session has a title from its first message since this version; those of earlier ones get theirs from
-the next message, because the log has none for them and rows are a fold over the log.
+Since this version, a session gets its title from its first message. Older sessions get it from their
+next message, because the log has no title for them and rows are a fold over the log.
 """
 
 from __future__ import annotations

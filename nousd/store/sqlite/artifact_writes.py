@@ -1,8 +1,8 @@
-"""Large artifacts that are being stored: many short chores of the writer, one after another.
+"""Stores large artifacts, in many short chores of the writer.
 
-An artifact becomes visible with its last step. One that ends early leaves chunks that belong to no
-artifact. They are dropped at once if possible, otherwise by the garbage collection, which must not
-touch artifacts that are still being stored; so their ids are known here.
+An artifact becomes visible with its last step. An attempt that ends early leaves chunks that belong to
+no artifact. They are dropped at once if possible, otherwise by garbage collection, which must not touch
+artifacts that are still being stored; so this module keeps their ids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nousd.store.sqlite import artifacts as steps
 
 
 class RunChore(Protocol):
-    """Runs a chore in the writer; ``durable``: it is on the disk when it returns."""
+    """Runs a chore in the writer. If ``durable``, its changes are on disk when it returns."""
 
     def __call__(
         self, work: Callable[[apsw.Connection], Any], *, durable: bool = False
@@ -38,7 +38,7 @@ class ArtifactWrites:
         self._under_way: Counter[str] = Counter()
 
     def is_under_way(self, artifact_id: str) -> bool:
-        """Return whether an artifact is being stored. Also called in the writer's thread."""
+        """Return whether an artifact is being stored. Also called in the writer thread."""
         return self._under_way[artifact_id] > 0
 
     async def put(self, source: ArtifactSource, media_type: str, now: str) -> ArtifactInfo:
@@ -47,7 +47,7 @@ class ArtifactWrites:
         self._under_way[artifact_id] += 1
         try:
             done: ArtifactInfo | None = None
-            # Again, if another caller stored it meanwhile and it was deleted with its session.
+            # Repeat if another caller stored the artifact meanwhile and it was deleted with its session.
             while done is None:
                 known: ArtifactInfo | None = await self._do(
                     lambda rows: steps.begin(rows, artifact_id, put.size_bytes, now)
@@ -74,8 +74,8 @@ class ArtifactWrites:
             raise StoreError(f"{source.artifact_id} changed while it was put")
 
     async def _drop_chunks(self, artifact_id: str) -> None:
-        """Drop the chunks, unless another caller stores the same; if that fails, the garbage collection
-        will.
+        """Drop the chunks, unless another caller stores the same artifact. If this fails, garbage
+        collection drops them.
         """
         if self._under_way[artifact_id] > 1:
             return

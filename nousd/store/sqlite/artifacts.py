@@ -1,8 +1,8 @@
 """Artifacts as rows: reading them, and storing or dropping one in short steps.
 
-Plain functions of a connection; the writing ones are called inside a transaction. An artifact exists
-when it has a row in ``artifacts``; chunks alone belong to one that is being stored or dropped, or was
-never completed.
+Plain functions of a connection; those that write are called inside a transaction. An artifact exists
+when it has a row in ``artifacts``; chunks alone belong to an artifact that is being stored or dropped,
+or was never completed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _INFO: Final = f"""
             )
         )
     )
-"""  # noqa: S608  the names are ours
-"""What only sessions refer to that are being deleted is gone for everyone."""
+"""  # noqa: S608  the names are constants
+"""An artifact is invisible if only sessions that are being deleted refer to it."""
 
 _CHUNKS: Final = """
     SELECT data FROM artifact_chunks WHERE artifact_id = ? AND idx BETWEEN ? AND ? ORDER BY idx
@@ -54,7 +54,7 @@ def info(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
 
 
 def find_stored(connection: apsw.Connection, artifact_id: str) -> ArtifactInfo | None:
-    """Return the facts about an artifact, also if only deleted sessions refer to it."""
+    """Return the metadata of an artifact, even if only sessions that are being deleted refer to it."""
     row = connection.execute(_STORED, (artifact_id,)).get
     return None if row is None else ArtifactInfo(*row)
 
@@ -103,12 +103,12 @@ _TAKE_BACK: Final = """
 
 
 def take_back(connection: apsw.Connection, artifact_id: str) -> None:
-    """Keep what is put again from going with sessions that are being deleted."""
+    """Detach an artifact that is put again from the sessions that are being deleted."""
     connection.execute(_TAKE_BACK, (artifact_id,))
 
 
 def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) -> None:
-    """Store a small artifact at once, unless it exists."""
+    """Store a small artifact in one step, unless it exists."""
     take_back(connection, artifact.id)
     if info(connection, artifact.id) is None:
         put_chunks(connection, artifact.id, 0, artifact.data)
@@ -119,10 +119,10 @@ def put_whole(connection: apsw.Connection, artifact: Artifact, created_at: str) 
 def begin(
     connection: apsw.Connection, artifact_id: str, size_bytes: int, now: str
 ) -> ArtifactInfo | None:
-    """Return the artifact if it exists, which then counts as put ``now``.
+    """Return the artifact if it exists, after counting it as put ``now``.
 
     Raises:
-        StoreFull: there is not the space for it.
+        StoreFull: the disk lacks space for it.
     """
     take_back(connection, artifact_id)
     known = renew(connection, artifact_id, now)
@@ -140,7 +140,7 @@ def _require_space(connection: apsw.Connection, size_bytes: int) -> None:
 
 
 def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Store bytes from the start of a chunk on, over anything that an earlier attempt left there."""
+    """Store bytes from the start of a chunk on, replacing chunks left by an earlier attempt."""
     connection.executemany(
         "INSERT OR REPLACE INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",
         [
@@ -151,13 +151,13 @@ def put_chunks(connection: apsw.Connection, artifact_id: str, offset: int, data:
 
 
 def put_step(connection: apsw.Connection, artifact_id: str, offset: int, data: bytes) -> None:
-    """Store a part of an artifact unless it exists: another caller may have stored it meanwhile."""
+    """Store a part of an artifact, unless another caller has stored the artifact meanwhile."""
     if info(connection, artifact_id) is None:
         put_chunks(connection, artifact_id, offset, data)
 
 
 def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo | None:
-    """Complete an artifact that was stored in steps; return None if chunks of it are gone again."""
+    """Complete an artifact that was stored in steps; return None if some of its chunks are gone."""
     take_back(connection, put.id)
     chunks = connection.execute(_COUNT_CHUNKS, (put.id,)).get
     if chunks < -(-put.size_bytes // CHUNK_BYTES):
@@ -166,7 +166,7 @@ def finish_steps(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo
 
 
 def finish(connection: apsw.Connection, put: ArtifactInfo) -> ArtifactInfo:
-    """Complete an artifact of which all chunks are stored."""
+    """Complete an artifact whose chunks are all stored."""
     connection.execute(
         """
         INSERT OR IGNORE INTO artifacts (artifact_id, media_type, size_bytes, created_at)
@@ -213,8 +213,8 @@ def drop_chunks(connection: apsw.Connection, artifact_id: str) -> bool:
 
 
 def drop_all_unused(connection: apsw.Connection, put_before: str) -> Iterator[str]:
-    """Drop all unused artifacts, and yield the id after each step. For a process that has the log to
-    itself.
+    """Drop all unused artifacts; yield the artifact's id after each step. Only for a process that has
+    the log to itself.
     """
     for artifact_id in list_unused(connection, put_before, limit=-1):
         more = True

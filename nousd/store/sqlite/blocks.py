@@ -1,11 +1,11 @@
-"""Finds the rows of a session or a run: one lookup in each block of sequence numbers.
+"""Looks up the rows of a session or a run, once in each block of sequence numbers.
 
-``schema.m006_blocks_of_events`` says why indices begin with a block. SQL cannot skip from one block to
-the next, so queries step through them: a recursive part yields one block after the other, and the
+``schema.m006_blocks_of_events`` explains why indexes begin with a block. SQL cannot skip from one block
+to the next, so queries step through them: a recursive part yields one block after the other, and the
 wanted rows are joined to them in this order. So rows come in the order of their numbers, and a query
-stops at its limit; with ``ORDER BY`` SQLite would read all of them first, and sort. The next block is
-looked up in the index instead of counted, because an unclean end can leave a gap of a hundred blocks
-whose numbers were never used, and a salvage a far longer one.
+stops at its limit; with ``ORDER BY``, SQLite would read and sort all of them first. The next block is
+looked up in the index instead of counted, because an unclean shutdown can leave a gap of a hundred
+blocks whose numbers were never used, and a salvage a far longer one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
 
     Args:
         indexed: the table, and its index that begins with the block and covers the condition.
-        indexes: which rows the index has.
+        indexes: the condition of the index, if it is a partial one.
     """
     next_block = f"SELECT min({BLOCK}) FROM {indexed} WHERE {indexes} AND {BLOCK}"  # noqa: S608
     return f"""
@@ -39,7 +39,7 @@ def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
             SELECT block FROM blocks
         ) CROSS JOIN {indexed}
         WHERE {BLOCK} = block AND {indexes} AND {wanted} AND seq > :after AND seq <= :head
-    """  # noqa: S608  the names are ours
+    """  # noqa: S608  the names are constants
 
 
 _OF_SESSION: Final = "session_id = :session_id"
@@ -66,7 +66,7 @@ _BLOCK_BEFORE: Final = f"""
 
 
 def blocks_of_runs_down_from(connection: apsw.Connection, seq: int) -> Iterator[int]:
-    """Yield the block of an event and the earlier blocks with events of a run, newest first."""
+    """Yield the block of an event and the earlier blocks that contain events of runs, newest first."""
     block: int | None = seq // EVENTS_PER_BLOCK
     while block is not None:
         yield block

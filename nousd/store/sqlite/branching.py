@@ -1,9 +1,9 @@
-"""The entries of a large session for a branch of it, copied before the branch is created.
+"""Copies the entries of a large session to a branch, before the branch is created.
 
-The commit that creates a branch gives it all entries of its parent: half a second for 100,000 of them,
-and other commits wait for it. So most are copied before, in short steps that let others in between.
-Until the session is created nothing leads to the copies. What a killed process left of them is known by
-that: they belong to a session that was never created. ``deleting`` drops them.
+The commit that creates a branch gives it all entries of its parent. For 100,000 entries this takes half
+a second, and other commits wait for it. So most are copied beforehand, in short steps between other
+commits. Until the session is created, nothing refers to the copies. If the process is killed, the next
+one recognizes them because their session was never created; ``deleting`` drops them.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Final
 import apsw
 
 ENTRIES_PER_STEP: Final = 200
-"""A few milliseconds."""
+"""Entries copied in a few milliseconds."""
 
 _AFTER: Final = "(SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = :branch)"
-"""Entries are appended in the order of their numbers, so a copy has all up to its newest."""
+"""Entries are appended in the order of their numbers, so a branch has all up to its newest one."""
 
 COPY: Final = f"""
     INSERT OR IGNORE INTO entries (session_id, entry_id, parent_id, seq, role, snippet)
     SELECT :branch, entry_id, parent_id, seq, role, snippet FROM entries
     WHERE session_id = :parent AND seq > {_AFTER}
-"""  # noqa: S608  the names are ours
-"""Copies what a branch does not have yet."""
+"""  # noqa: S608  the names are constants
+"""Copies the entries that a branch does not have yet."""
 
 _COPY_STEP: Final = f"{COPY} ORDER BY seq LIMIT :count"
 
 _MUCH_IS_LEFT: Final = f"""
     SELECT 1 FROM entries WHERE session_id = :parent AND seq > {_AFTER}
     ORDER BY seq LIMIT 1 OFFSET :count
-"""  # noqa: S608  the names are ours
+"""  # noqa: S608  the names are constants
 
 
 def copy_step(connection: apsw.Connection, parent_id: str, branch_id: str) -> bool:
-    """Copy a part of a parent's entries; return False, and copy nothing, if the rest is a small one."""
+    """Copy a part of a parent's entries; return False, and copy nothing, if only few are missing."""
     values: dict[str, str | int] = {
         "parent": parent_id,
         "branch": branch_id,

@@ -1,4 +1,4 @@
-"""Reads of tool calls in the SQLite store, as plain functions of a connection; see ``queries``."""
+"""Queries of tool calls in the SQLite store, as plain functions of a connection; see ``queries``."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Moves the content of the WAL into the database, in a thread and on a connection of their own.
+"""Moves the content of the WAL into the database, in a separate thread with a connection of its own.
 
-To move much takes the disk a tenth of a second, and commits can go on meanwhile: SQLite lets one
-connection append to the WAL while another one reads it. But only a WAL that was moved to its end is
-begun anew. So the writer moves the few pages itself that were written meanwhile
-(``commits.Commits.tidy``).
+A large move takes the disk a tenth of a second. Commits continue meanwhile: SQLite lets one connection
+append to the WAL while another one reads it. But SQLite restarts the WAL only when all of it was moved.
+So the writer itself moves the few pages that were written meanwhile (``commits.Commits.tidy``).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import apsw
 
 
 class CheckpointResult(NamedTuple):
-    """How many pages the WAL had, how many of them are in the database, and the seconds that it took."""
+    """The number of pages in the WAL, how many of them are in the database, and the seconds it took."""
 
     pages: int
     moved: int
@@ -25,10 +24,10 @@ class CheckpointResult(NamedTuple):
 
 
 def checkpoint(connection: apsw.Connection, mode: int) -> CheckpointResult:
-    """Move what no reader holds back.
+    """Move all content that no reader holds back.
 
     Raises:
-        apsw.Error: it failed, or another connection is at it.
+        apsw.Error: it failed, or another connection is running a checkpoint.
     """
     begun = perf_counter()
     pages, moved = connection.wal_checkpoint(mode=mode)
@@ -36,10 +35,10 @@ def checkpoint(connection: apsw.Connection, mode: int) -> CheckpointResult:
 
 
 class Checkpointer:
-    """Moves in the background, once at a time. The writer's thread alone calls its methods.
+    """Runs checkpoints in the background, one at a time. Only the writer thread calls its methods.
 
     Args:
-        database: an open connection to the database; it is only asked for its file.
+        database: an open connection; only its file name and VFS are used.
     """
 
     def __init__(self, database: apsw.Connection) -> None:
@@ -50,7 +49,7 @@ class Checkpointer:
         self._moving: Future[CheckpointResult] | None = None
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Begin to move; ``then`` is called in the other thread when that is over."""
+        """Start a checkpoint; ``then`` is called in the background thread when it has ended."""
         self._moving = self._threads.submit(self._move)
         self._moving.add_done_callback(lambda _: then())
 
@@ -59,7 +58,7 @@ class Checkpointer:
         return self._moving is not None and not self._moving.done()
 
     def outcome(self) -> CheckpointResult | None:
-        """Wait for what was begun, and return its outcome; None if there is no news.
+        """Wait for the checkpoint and return its result; None if none was started since the last call.
 
         Raises:
             apsw.Error: it failed.
@@ -70,12 +69,12 @@ class Checkpointer:
     def _move(self) -> CheckpointResult:
         if self._connection is None:
             self._connection = apsw.Connection(self._file, vfs=self._vfs)
-            # It knows of the WAL when it has read something.
+            # A connection notices the WAL only when it has read something.
             self._connection.pragma("user_version")
         return checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_PASSIVE)
 
     def close(self) -> None:
-        """Wait for what was begun, and close the connection."""
+        """Wait for the checkpoint, if any, and close the connection."""
         self._threads.shutdown()
         if self._connection is not None:
             self._connection.close()

@@ -1,7 +1,7 @@
-"""The checksums of events: accidents to a line, or to a row, show in them (``schema.m007_checksums``).
+"""Checksums that reveal accidental damage to a line, and lost rows (``schema.m007_checksums``).
 
-SQLite does not notice a bit that flips in a text. CRC-32 finds every accident of up to 32 neighbouring
-bits, and misses one of four billion others. It does not protect from intent: who may write the file may
+SQLite does not notice a flipped bit in a text. CRC-32 detects every error within 32 adjacent bits, and
+misses one in four billion others. It does not protect against intent: whoever can write the file can
 write checksums.
 """
 
@@ -14,17 +14,20 @@ from nousd.store.records import StoredEvent
 from nousd.wire.events import DELTA_EVENTS
 
 _SESSIONS_MAX: Final = 4096
-"""Sessions whose newest checksum is remembered; beyond that all are forgotten."""
+"""Number of sessions whose newest checksum is remembered; beyond that, all are forgotten."""
 
 
 class Checksums:
-    """Computes the checksums of events in the order in which they are written."""
+    """Computes the checksums of events, in the order in which the events are written."""
 
     def __init__(self) -> None:
         self._newest: dict[str, int] = {}
 
     def of(self, event: StoredEvent) -> tuple[int | None, int | None]:
-        """Return the checksum of an event and that of the one before it, if it is durable."""
+        """Return the checksums of a durable event and of its session's previous one, None if unknown.
+
+        A delta has neither.
+        """
         if event.type in DELTA_EVENTS:
             return None, None
         previous = self._newest.get(event.session_id)
@@ -34,5 +37,5 @@ class Checksums:
         return checksum, previous
 
     def forget(self) -> None:
-        """Forget what may not have been written."""
+        """Forget the checksums of events that may not have been written."""
         self._newest.clear()

@@ -1,23 +1,23 @@
-"""The writing connection: groups of batches as transactions, their numbers, and failures made certain.
+"""The writing connection: commits groups of batches, numbers their events, and resolves failed commits.
 
-Numbers. ``log_state.next_seq`` says from where the next start of the daemon may number. It is raised by
-a whole block, in the transaction that first needs a number beyond it, and that transaction is synced;
-a clean close lowers it to the exact next number. So a number that was ever seen is never given to
-another event, also when events that were not synced are lost with the power.
+Numbers. ``log_state.next_seq`` is the number from which the next start of the daemon continues. It is
+raised by a whole block, in the transaction that first needs a number beyond it, and that transaction is
+synced; a clean close lowers it to the exact next number. So a number that was ever visible is never
+given to another event, even if events that were not synced are lost in a power failure.
 
-Doubt. A ``COMMIT`` that fails may leave all of its frames in the WAL: this process does not see them,
-because the index of the WAL was not moved, but the next one would, when it builds the index anew. So
-before the outcome of such a group is reported, the log is read and a small synced transaction of our
-own is committed. If the group was there, this makes it durable. If not, this takes the place of its
-first frame; every frame is chained to those before it, so the rest can never become valid again. While
-this fails too, the group is in doubt: nothing else is committed before it succeeds, and if the process
-dies first, the next one finds the whole group or nothing of it.
+Doubt. A ``COMMIT`` that fails may leave all of its frames in the WAL. This process does not see them,
+because the index of the WAL was not updated, but the next process would, when it rebuilds the index. So
+before the outcome of such a group is reported, the log is read and a small transaction is committed and
+synced. If the group is in the log, this makes it durable. If not, the transaction overwrites the first
+frame of the group; every frame is chained to those before it, so the rest can never become valid again.
+While this fails too, the group is in doubt: nothing else is committed until it succeeds, and if the
+process dies first, the next one finds the whole group or nothing of it.
 
-Suspicion. After a failed sync the kernel may regard pages as written that never were, and no later sync
+Suspicion. After a failed sync, the kernel may regard pages as written that never were, and no later sync
 reports it. The WAL then takes no further commit until its content was copied to the database and synced
 there, and the WAL was restarted.
 
-This module knows nothing of threads or callers.
+This module does not know threads or callers.
 """
 
 from __future__ import annotations
@@ -52,17 +52,16 @@ from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import DELTA_EVENTS
 
 NUMBERS_PER_BLOCK: Final = 100_000
-"""Numbers reserved with one fsync: a gap of at most this many after a crash, and one sync per this
-many deltas."""
+"""Numbers reserved with one fsync: the largest gap after a crash, and the number of deltas per sync."""
 
 QUICK_PAGES: Final = 256
-"""Pages (1 MiB) of the WAL that are moved between two commits: about as long as three of them."""
+"""Pages (1 MiB) of the WAL that are moved between two commits, in about the time of three commits."""
 
 WAL_ROUNDS_MAX: Final = 4
-"""How many times as long as it should be the WAL becomes before commits wait for it to be moved."""
+"""Multiple of its target size that the WAL reaches before commits wait for a checkpoint."""
 
 _SYNCED: Final = "FULL"
-"""The mode in which a commit is on the disk when it returns."""
+"""The mode in which a commit is on disk when it returns."""
 
 _INSERT_EVENTS: Final = ManyRows(
     "SELECT * FROM (",
@@ -76,27 +75,27 @@ _INSERT_EVENTS: Final = ManyRows(
 
 
 class Commits:
-    """Owns the writing connection, and gives the reserve back when a commit needs the space.
+    """Owns the writing connection, and releases the reserve when a commit needs the space.
 
-    Invariants between commits: no event has the number ``_next`` or a larger one, nor ever had;
-    unless a group is in doubt, ``_next <= _reserved``, and where they differ ``_reserved`` is on the
-    disk as ``next_seq``.
+    Invariants between commits: no event has, or ever had, the number ``_next`` or a larger one; unless a
+    group is in doubt, ``_next <= _reserved``, and where they differ ``_reserved`` is on disk as
+    ``next_seq``.
 
-    ``write_stats`` counts what is done.
+    ``write_stats`` counts the writes.
     """
 
     def __init__(self, opened: OpenedLog, reserve: Reserve) -> None:
         self.write_stats = WriteStats()
         self._connection = opened.connection
-        # A statement over many rows notes what it changes, in case it has to be undone. In a file that
-        # costs several times the statement, and a disk may be full.
+        # A statement over many rows records its changes, in case it has to be undone. In a file, this
+        # costs several times as much as the statement, and the disk may be full.
         self._connection.pragma("temp_store", "MEMORY")
         self._reserve = reserve
         self._checksums = Checksums()
         self._synchronous = ""
         self._next = opened.next_seq
         self._reserved = opened.next_seq
-        # What an unclean end left in the WAL may not be on the disk yet, and will be promised.
+        # After an unclean shutdown, commits in the WAL may not be on disk, and readers rely on them.
         self._in_doubt = not opened.was_closed
         self._is_suspect = False
         self._must_truncate = False
@@ -109,11 +108,11 @@ class Commits:
     # --- committing --------------------------------------------------------------------------
 
     def commit(self, batches: Sequence[Batch]) -> list[tuple[StoredEvent, ...]]:
-        """Commit the batches as one transaction, and return their events with their numbers.
+        """Commit the batches as one transaction; return their events with their numbers.
 
         Raises:
-            StoreFull, WriteFailed: nothing of it is in the log, and nothing of it ever will be.
-            StoreInDoubt: all of it may turn out to be in the log after a restart, or nothing.
+            StoreFull, WriteFailed: none of it is in the log, and none of it ever will be.
+            StoreInDoubt: after a restart, the log contains either all of it or none.
         """
         try:
             self._make_certain()
@@ -136,12 +135,12 @@ class Commits:
     ) -> Any:
         """Commit the changes of ``work`` in one transaction; return its result.
 
-        Only the caller learns of it, so a failure leaves nothing in doubt: ``work`` must be right
-        whether it turns up after a restart or not. It is refused while the space of the reserve is
-        missing, and never takes from it.
+        Only the caller sees the result, so a failure leaves nothing in doubt: ``work`` must be correct
+        whether or not its changes appear after a restart. It is refused while the space of the reserve
+        is missing, and never uses that space.
 
         Raises:
-            StoreFull, WriteFailed: this process will see nothing of it.
+            StoreFull, WriteFailed: this process will see none of the changes.
             StoreError: raised by ``work``.
         """
         self._reserve.require()
@@ -168,8 +167,8 @@ class Commits:
     def _begin(
         self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]], after: int
     ) -> int:
-        """Write the batches into an open transaction; return the number up to which, once it is
-        committed, numbers are reserved. ``after`` is the next number behind theirs.
+        """Begin a transaction and write the batches; return the new end of the reserved numbers, which
+        takes effect with the commit. ``after`` is the next number after those of the batches.
         """
         reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
         self._synchronize(fully=reserved != self._reserved or any(map(_is_durable, batches)))
@@ -180,7 +179,7 @@ class Commits:
         return reserved
 
     def _commit_transaction(self) -> None:
-        """Commit what is open."""
+        """Commit the open transaction."""
         begun = perf_counter()
         self._connection.execute("COMMIT")
         if self._synchronous == _SYNCED:
@@ -197,7 +196,7 @@ class Commits:
         changes: list[RowChange] = []
         for batch, events in zip(batches, stored, strict=True):
             if batch.artifacts:
-                # What a session that was deleted before took with it is put again.
+                # A session deleted earlier in the group may delete an artifact that is put again here.
                 self._apply(changes)
                 changes.clear()
                 for artifact in batch.artifacts:
@@ -214,10 +213,10 @@ class Commits:
         self._connection.execute("UPDATE log_state SET next_seq = ?", (seq,))
 
     def _synchronize(self, *, fully: bool) -> None:
-        """Set whether commits from now on are on the disk when they return."""
+        """Set whether later commits are on disk when they return."""
         wanted = _SYNCED if fully else "NORMAL"
         if wanted != self._synchronous:
-            # Not through `execute`: its cache would skip the preparing, which is what sets it.
+            # Not with `execute`: its cache would skip preparing the statement, which sets the mode.
             self._connection.pragma("synchronous", wanted)
             self._synchronous = wanted
 
@@ -233,16 +232,16 @@ class Commits:
         try:
             self._roll_back()
         except apsw.Error as error:
-            self._note_failed_sync(error)  # the next commit begins with trying again
+            self._note_failed_sync(error)  # the next commit tries again first
 
     def _raise_unless_written(
         self, error: apsw.Error, stored: list[tuple[StoredEvent, ...]]
     ) -> None:
-        """Return if the group whose ``COMMIT`` failed is durably in the log all the same.
+        """Return if the group is durably in the log although its ``COMMIT`` failed.
 
         Raises:
-            StoreFull, WriteFailed: it is not, and never will be.
-            StoreInDoubt: that is unknown until a later start.
+            StoreFull, WriteFailed: it is not in the log, and never will be.
+            StoreInDoubt: whether it is in the log is unknown until a later start.
         """
         failure = self._as_store_error(error)
         self._in_doubt = True
@@ -257,7 +256,7 @@ class Commits:
             raise failure from error
 
     def _as_store_error(self, error: Exception) -> StoreError:
-        """Record what the error says of the disk; return the store's error for it."""
+        """Return the store's error for an error of SQLite; release the reserve if the disk is full."""
         self._note_failed_sync(error)
         self._checksums.forget()
         if is_for_want_of_space(error, self._connection):
@@ -269,8 +268,8 @@ class Commits:
         self._is_suspect |= _get_extended_code(error) == apsw.SQLITE_IOERR_FSYNC
 
     def _is_in_log(self, stored: list[tuple[StoredEvent, ...]]) -> bool:
-        """True if a group is there. One without events is as if it were not: it changes nothing to
-        write its artifacts again.
+        """Return whether a group is in the log. A group without events counts as missing: writing its
+        artifacts again changes nothing.
         """
         seqs = [event.seq for events in stored for event in events]
         found = self._connection.execute(
@@ -279,10 +278,10 @@ class Commits:
         return found.get is not None
 
     def _make_certain(self) -> None:
-        """Make the log certain and trustworthy again, unless it is.
+        """Resolve any doubt and suspicion.
 
         Raises:
-            apsw.Error: it is not.
+            apsw.Error: the log is still in doubt or suspect.
         """
         self._roll_back()
         if self._is_suspect or not self._background.is_busy:
@@ -292,14 +291,14 @@ class Commits:
             self._is_suspect = False
         if self._in_doubt:
             self._synchronize(fully=True)
-            # SQLite writes no frame for a row that stays as it is.
+            # SQLite writes no frame for an unchanged row, so the number must change.
             reserved = max(self._next, self._reserved) + 1
             self._write_next(reserved)
             self._reserved = reserved
             self._in_doubt = False
 
     def begin(self) -> None:
-        """Settle commits that an unclean end left unknown, before any read."""
+        """Resolve commits whose outcome an unclean shutdown left open, before any read."""
         if self._in_doubt and self._empty_wal():
             self._in_doubt = False
 
@@ -310,10 +309,10 @@ class Commits:
     # --- the WAL -----------------------------------------------------------------------------
 
     def tidy(self, then: Callable[[], None]) -> None:
-        """Move what the WAL holds to the database once it is much, or holds deleted content.
+        """Move the content of the WAL to the database once it is large or includes deleted content.
 
-        Most of it moves in the background; behind that ``then`` is called, for this to be called again.
-        A failure costs no more than the space of the WAL; later ones make up for it.
+        Most of it moves in the background; ``then`` is called afterwards, and must cause another call.
+        A failure costs only the space of the WAL; later calls make up for it.
         """
         is_too_long = self._wal_pages >= WAL_ROUNDS_MAX * self._checkpoint_at
         if self._background.is_busy and not is_too_long:
@@ -333,7 +332,7 @@ class Commits:
         self._background_helps = True
 
     def _note_background(self) -> None:
-        """Take the outcome of what was moved in the background, once that is over."""
+        """Wait for the checkpoint in the background, if any, and record its result."""
         try:
             done = self._background.outcome()
         except apsw.Error as error:
@@ -341,7 +340,7 @@ class Commits:
             self._note_failed_checkpoint(error)
         else:
             if done is not None:
-                # A reader may hold on to all of it.
+                # A reader may hold back all of it.
                 self._background_helps = done.moved > self._moved
                 self._note_checkpoint(done)
 
@@ -358,7 +357,7 @@ class Commits:
         return self._run_checkpoint(apsw.SQLITE_CHECKPOINT_TRUNCATE)
 
     def _run_checkpoint(self, mode: int) -> bool:
-        """Move the WAL's content; return whether that succeeded. Does not wait for readers."""
+        """Run a checkpoint; return whether it succeeded. Does not wait for readers."""
         self._connection.set_busy_timeout(0)
         try:
             done = checkpoint(self._connection, mode)
@@ -367,13 +366,13 @@ class Commits:
             return False
         finally:
             self._connection.set_busy_timeout(BUSY_MS_MAX)
-        # While a reader holds on to it, the WAL is not begun anew and still has all of its pages.
+        # While a reader uses it, the WAL is not restarted and keeps all of its pages.
         self._wal_pages = done.pages
         self._note_checkpoint(done)
         return True
 
     def _wal_size(self) -> tuple[int, int]:
-        """Return how many pages it has, since it was begun anew, and how many of them were not moved."""
+        """Return the number of pages in the WAL since its restart, and how many are not moved yet."""
         try:
             known = checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_NOOP)
         except apsw.Error as error:
@@ -383,8 +382,8 @@ class Commits:
         return known.pages, known.pages - known.moved
 
     def _pages_written(self) -> int:
-        """Return how many pages went into the WAL since it was last asked. SQLite would tell it by a
-        call from inside of each commit, which would have to wait there for the interpreter.
+        """Return the number of pages written to the WAL since the last call. SQLite's own callback for
+        this runs inside each commit, and would have to wait there for the interpreter lock.
         """
         pages, _ = self._connection.status(apsw.SQLITE_DBSTATUS_CACHE_WRITE, reset=True)
         return pages
@@ -392,9 +391,9 @@ class Commits:
     # --- the end -----------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Return the unused numbers of the block and close the connection.
+        """Return the unused numbers of the block, and close the connection.
 
-        If the former fails, the next start leaves a gap in the numbers: no harm.
+        If the numbers cannot be returned, the next start leaves a harmless gap.
         """
         try:
             self._note_background()
@@ -410,7 +409,7 @@ class Commits:
 
 
 def _get_extended_code(error: Exception) -> int:
-    # An attribute of the instances only, where the code is SQLite's own.
+    # Only instances have this attribute, and only if the error code comes from SQLite.
     code: int = getattr(error, "extendedresult", apsw.SQLITE_OK)
     return code
 
@@ -452,8 +451,8 @@ _BIRTH_AND_DEATH: Final = (PutSession, ForgetSession)
 
 
 def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
-    """Return changes with the last alone of a session's times of update, behind the rest: nobody sees
-    one in the middle of a transaction, and each would move its indices.
+    """Keep only the last update time of each session, after the other changes: no reader sees the middle
+    of a transaction, and each update would change the indexes.
     """
     ordered: list[RowChange] = []
     touches: dict[str, TouchSession] = {}
@@ -466,15 +465,15 @@ def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
             touches[change.session_id] = change
             continue
         if isinstance(change, _BIRTH_AND_DEATH) and change.session_id in touches:
-            # A session that is put begins with a time of its own, and a deleted one keeps its last: a
-            # list goes on behind it from there.
+            # A new session starts with an update time of its own. A deleted one keeps its last, so that
+            # a list can continue after it.
             ordered.append(touches.pop(change.session_id))
         ordered.append(change)
     return [*ordered, *touches.values()]
 
 
 def _is_durable(batch: Batch) -> bool:
-    """Return whether its commit must be on the disk before anyone sees it."""
+    """Return whether the commit of a batch must be on disk before anyone sees it."""
     if batch.artifacts or not batch.records:
         return True
     return any(record.type not in DELTA_EVENTS for record in batch.records)

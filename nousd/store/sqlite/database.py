@@ -1,4 +1,4 @@
-"""Opens the database file; the only place that knows its ownership, permissions and mode."""
+"""Opens the database file; only this module knows its ownership, permissions and mode."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from nousd.store.sqlite.migrations import MIGRATIONS, Migration, migrate
 Connect = Callable[[str], apsw.Connection]
 
 UNREADABLE: Final = (apsw.Error, msgspec.MsgspecError, UnicodeError)
-"""The errors of SQLite, and of code that decodes the texts in its rows: a failing disk damages those
-too, and SQLite does not check them."""
+"""Errors of SQLite, and of decoding texts in its rows: a failing disk damages texts too, and SQLite does
+not check them."""
 
 _MAGIC: Final = b"SQLite format 3\0"
 _HEADER_BYTES: Final = 100
 
 BUSY_MS_MAX: Final = 5000
-"""How long a statement waits for another process (a backup, a check) to release the file."""
+"""Milliseconds that a statement waits for another process (a backup, a check) to release the file."""
 
 WAL_PAGES: Final = 4000
 """Pages (16 MiB) in the WAL at which its content moves to the database file. Four times SQLite's
-default: fewer of the syncs that this takes, for a file that is still small."""
+default: fewer checkpoints and their syncs, for a file that is still small."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 READER_CACHE_KIB: Final = 512
-"""Cached pages of a reading connection: a quarter of SQLite's default. Only the upper part of an index
-is read twice; the rest streams by, and the kernel caches it anyway."""
+"""Page cache of a reading connection: a quarter of SQLite's default. Only the upper levels of an index
+are read twice; other pages are read once, and the kernel caches them anyway."""
 
 WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
 """Size to which a WAL that grew behind a slow reader is truncated once it is empty."""
@@ -49,7 +49,7 @@ class OpenedLog(NamedTuple):
     Args:
         head: the number of the newest event, 0 in an empty log.
         next_seq: the first number that was certainly never used.
-        was_closed: whether it was closed in order. If not, what it shows may not be on the disk yet.
+        was_closed: whether it was closed cleanly. If not, content that is visible may not be on disk.
     """
 
     connection: apsw.Connection
@@ -64,11 +64,11 @@ def open_for_writing(
     """Open the database in WAL mode; create or migrate it if necessary.
 
     Raises:
-        StoreTooNew, StoreError: see ``inspect``; or the file cannot be made, opened or migrated.
-        StoreFull: the disk has no space for that; nothing was changed.
+        StoreTooNew, StoreError: see ``inspect``; or the file cannot be created, opened or migrated.
+        StoreFull: the disk lacks space; nothing was changed.
     """
     inspect(path, version_max=len(migrations))
-    path = path.resolve()  # SQLite's side files lie beside the target of a link.
+    path = path.resolve()  # SQLite's side files are beside the target of a symbolic link.
     if not any(map(_has_content, (path, _side_file(path, "-journal"), _side_file(path, "-wal")))):
         _make_new(path, connect, migrations)
     _make_private(path)
@@ -99,9 +99,9 @@ def _translate_errors(path: pathlib.Path, connection: apsw.Connection) -> Iterat
 
 
 def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migration]) -> None:
-    """Create an empty log under another name and move it into place once it is complete and durable.
-    Created in place it would take the syncs of two commits with a journal, and the first start waits
-    for each.
+    """Create an empty log under another name, and rename it once it is complete and durable. Creating it
+    in place would take the syncs of two commits with a rollback journal, and the first start waits for
+    each.
     """
     beside = _side_file(path, ".new")
     try:
@@ -124,7 +124,7 @@ def _failure(what: str, error: OSError) -> StoreError:
 
 
 def flush_to_disk(path: pathlib.Path) -> None:
-    """Return when a file's content, or a directory's names, are on the disk."""
+    """Wait until the content of a file, or the names in a directory, are on disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -146,14 +146,14 @@ _POSITION: Final = "SELECT coalesce((SELECT max(seq) FROM events), 0), next_seq 
 
 
 def is_for_want_of_space(error: Exception, connection: apsw.Connection) -> bool:
-    """Return whether the disk, or the user's quota, is full; called right after the failure."""
+    """Return whether the disk, or the user's quota, is full. Call it right after the failure."""
     if isinstance(error, apsw.IOError):
         return connection.system_errno in _NO_SPACE
     return isinstance(error, apsw.FullError)
 
 
 def open_for_reading(path: pathlib.Path) -> apsw.Connection:
-    """Open a connection that cannot write, to a database that is open for writing."""
+    """Open a read-only connection to a database that is open for writing."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
     connection.set_busy_timeout(BUSY_MS_MAX)
     connection.pragma("cache_size", -READER_CACHE_KIB)
@@ -167,12 +167,12 @@ def _fold_or_none(*texts: Any) -> str | None:
 
 
 def inspect(path: pathlib.Path, *, version_max: int = len(MIGRATIONS)) -> None:
-    """Check the file's header alone, so that a foreign file is not touched.
+    """Check only the header of a file, so that a foreign file is not touched.
 
-    A missing or empty file is fine: it will become ours.
+    A missing or empty file is accepted: the database is created in it.
 
     Raises:
-        StoreTooNew: a newer version has migrated it.
+        StoreTooNew: a newer version of nousd has migrated it.
         StoreError: it is not a SQLite database, belongs to another program, or cannot be read.
     """
     header = _header(path)
@@ -221,7 +221,7 @@ def _number(header: bytes, offset: int) -> int:
 
 
 def _make_private(path: pathlib.Path) -> None:
-    """Create the file if it is missing, readable by its owner only; SQLite's side files follow it."""
+    """Create the file if it is missing; let only its owner read it. SQLite's side files get its mode."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

@@ -1,14 +1,15 @@
-"""Deletion of a session's rows, in short steps that let other commits in between.
+"""Deletes the rows of a session, in short steps between other commits.
 
-The commit that deletes a session does the first step, which is the last for most sessions. A larger one
-keeps a row in ``deletions`` until its last step. As long as it stands there, every read passes over the
-session's rows, also after a restart.
+The commit that deletes a session runs the first step, which is the last for most sessions. A larger
+session keeps a row in ``deletions`` until its last step. As long as this row exists, every read skips
+the session's rows, also after a restart.
 
-A step goes through the session's events first, each with the rows that were made of it, then through its
-entries, which a branch shares with others, then through its artifacts. An artifact that someone puts
-again meanwhile belongs to the session no longer (``artifacts.take_back``).
+A step deletes the session's events first, each with the rows derived from it, then its entries, which
+branches share, then its artifacts. An artifact that is put again meanwhile no longer belongs to the
+session (``artifacts.take_back``).
 
-What was copied for a branch that was never created is dropped in the same way; nothing leads to it.
+The entries copied for a branch that was never created are dropped in the same way; nothing refers to
+them.
 """
 
 from __future__ import annotations
@@ -21,31 +22,31 @@ from nousd.store.artifacts import PUT_STEP_BYTES
 from nousd.store.sqlite.blocks import EVENTS_OF_SESSION, INPUTS_OF_SESSION, SEQ_MAX
 
 ROWS_PER_STEP: Final = 200
-"""A few milliseconds. An event counts as one, together with the rows that were made of it."""
+"""Rows deleted in a few milliseconds. An event and the rows derived from it count as one."""
 
 BYTES_PER_STEP: Final = 512 * 1024
-"""The same for long rows. One row is never split, however long."""
+"""The same limit for long rows. One row is never split, however long."""
 
 
 def is_kept(table: str) -> str:
-    """Return the condition for rows that are not being deleted. The event of a deletion, and what comes
-    behind it, stays.
+    """Return the SQL condition for rows that are not being deleted. The event of the deletion, and any
+    row after it, is kept.
     """
     return f"""
         NOT EXISTS (
             SELECT 1 FROM deletions AS its
             WHERE its.session_id = {table}.session_id AND {table}.seq < its.seq
         )
-    """  # noqa: S608  the names are ours
+    """  # noqa: S608  the names are constants
 
 
 def is_deleting(connection: apsw.Connection) -> bool:
-    """Return whether any rows are being deleted; mostly there are none."""
+    """Return whether any session is being deleted; usually none is."""
     return bool(connection.execute("SELECT EXISTS (SELECT 1 FROM deletions)").get)
 
 
 def begin(connection: apsw.Connection, session_id: str, seq: int) -> None:
-    """Make a session's rows invisible, and drop them if they are few.
+    """Make a session's rows invisible, and run the first step of dropping them.
 
     Args:
         seq: the number of the event that deletes it.
@@ -61,7 +62,7 @@ def list_unfinished(connection: apsw.Connection) -> tuple[str, ...]:
 
 
 def drop_all(connection: apsw.Connection) -> None:
-    """Do all steps that are left. For a process that has the log to itself."""
+    """Run all remaining steps. Only for a process that has the log to itself."""
     for session_id in list_unfinished(connection):
         more = True
         while more:
@@ -91,7 +92,7 @@ def drop_step(connection: apsw.Connection, session_id: str) -> bool:
 
 
 class _Step:
-    """What one step may still drop of a session, of rows up to ``head``."""
+    """The remaining budget of one step, which drops rows of a session up to number ``head``."""
 
     def __init__(self, connection: apsw.Connection, session_id: str, head: int) -> None:
         self._connection = connection
@@ -105,7 +106,7 @@ class _Step:
         return self._rows > 0 and self._bytes > 0
 
     def drop_events(self, after: int) -> None:
-        """Drop events behind ``after``, and what was made of them."""
+        """Drop events after ``after``, and the rows derived from them."""
         if after < self._head:
             last = self._choose(_CHOSEN_EVENTS, after=after)
             self._execute(_DROP_EVENTS, after=after, head=self._head if self.has_room else last)
@@ -116,7 +117,7 @@ class _Step:
             self._execute(drop, last=last)
 
     def _choose(self, chosen: str, **values: Any) -> Any:
-        """Return the last of those to drop, for which there is no room behind this."""
+        """Choose rows within the budget, which they use up; return the last one."""
         values |= {
             "session_id": self._session_id,
             "head": self._head,
@@ -134,17 +135,17 @@ class _Step:
 
 
 def _build_choice_query(sized: str) -> str:
-    """Return the query for the count, bytes and last key of the first rows that a step has room for.
+    """Return the query for the count, bytes and last key of the first rows that fit into a step.
 
     Args:
-        sized: yields ``key`` and ``size`` in the order of the keys.
+        sized: a query that yields ``key`` and ``size`` in the order of the keys.
     """
     return f"""
         SELECT count(*), coalesce(sum(size), 0), max(key) FROM (
             SELECT key, size, sum(size) OVER (ORDER BY key) - size AS before
             FROM ({sized} LIMIT :rows)
         ) WHERE before < :bytes
-    """  # noqa: S608  the names are ours
+    """  # noqa: S608  the names are constants
 
 
 _CHOSEN_EVENTS: Final = _build_choice_query(
@@ -176,7 +177,7 @@ _DROP_ENTRIES: Final = (
     "DELETE FROM entries WHERE session_id = :session_id AND seq <= :last",
 )
 
-# Chunks of large artifacts stay, as those of incomplete ones do: each is dropped in steps of its own.
+# Chunks of large artifacts stay: garbage collection drops them in steps, like those of incomplete ones.
 _CHOSEN_USES: Final = _build_choice_query(f"""
     SELECT uses.artifact_id AS key, iif(size_bytes <= {PUT_STEP_BYTES}, size_bytes, 0) AS size
     FROM artifact_uses AS uses

@@ -1,7 +1,7 @@
-"""Many rows in one statement.
+"""Executes one statement for many rows.
 
-Executing a statement releases the interpreter, and getting it back from a busy event loop takes time.
-Row by row, a group of a few dozen inputs would wait for it a hundred times; here it waits once per
+Executing a statement releases the interpreter lock, and getting it back from a busy event loop takes
+time. Row by row, a group of a few dozen inputs would wait for it a hundred times; here it waits once per
 table.
 """
 
@@ -22,15 +22,15 @@ Row = tuple[Any, ...]
 class ManyRows:
     """A statement over any number of rows of values.
 
-    There is one for each power of two, so that they are few and stay prepared. The rows that are
-    missing to the next power contain only nulls, and the statement must skip those.
+    There is one statement for each power of two, so that they are few and stay prepared. Padding rows up
+    to that power contain only nulls, and the statement must skip them.
 
     Args:
         before, behind: the statement around ``VALUES (...), (...)``.
-        columns: of each row.
-        insert: what stands before ``before`` if the rows are inserted as they are. A row that comes
-            alone is inserted without the rest: it is not missing, and SQLite makes ready to undo a half
-            of a statement over many rows.
+        columns: number of values in each row.
+        insert: the ``INSERT`` clause before ``before``, for rows that are inserted unchanged. A single
+            row is then inserted without ``before`` and ``behind``: it needs no padding, and a statement
+            over many rows makes SQLite prepare for undoing a part of it.
     """
 
     def __init__(self, before: str, columns: int, behind: str, *, insert: str = "") -> None:
@@ -44,7 +44,7 @@ class ManyRows:
             self._statements[1] = f"{insert} VALUES {row}"
 
     def execute(self, connection: apsw.Connection, rows: Sequence[Row]) -> None:
-        """Execute it for all rows, in order."""
+        """Execute the statement for all rows, in order."""
         for start in range(0, len(rows), ROWS_MAX):
             some = rows[start : start + ROWS_MAX]
             count = 1 << (len(some) - 1).bit_length()

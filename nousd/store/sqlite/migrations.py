@@ -1,8 +1,8 @@
 """The schema of the SQLite store, as an ordered list of migrations.
 
 A migration is a list of SQL statements (``nousd.store.schema``). It is applied once, in the transaction
-that also raises the number of those that were applied (``PRAGMA user_version``). How a file is opened is
-not known here.
+that also raises the number of applied migrations (``PRAGMA user_version``). Opening the file is left to
+``database``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MIGRATIONS: Final[Sequence[Migration]] = (
     m010_deletions.STATEMENTS,
     m011_lists.STATEMENTS,
 )
-"""In the order in which they are applied; their number is the schema's version."""
+"""In the order in which they are applied; their number is the version of the schema."""
 
 
 def migrate(
@@ -56,11 +56,11 @@ def migrate(
     correct and can be read without opening the database (``database.inspect``).
 
     Args:
-        synchronous: what SQLite is to make sure of; ``OFF`` for a file that counts once it is whole.
+        synchronous: SQLite's mode of syncing; ``OFF`` for a file that is used only once it is complete.
 
     Raises:
-        apsw.Error: one failed, or their commit; nothing is changed once the connection is closed, which
-            also holds where the disk does not let SQLite take it back.
+        apsw.Error: a migration or the commit failed; nothing is changed once the connection is closed,
+            even if the disk does not let SQLite roll back.
     """
     done: int = connection.pragma("user_version")
     if done >= len(migrations):

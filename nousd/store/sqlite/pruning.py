@@ -1,4 +1,4 @@
-"""Pruning on SQLite: the events for the walk, on the writing connection."""
+"""Pruning in SQLite: gives the walk access to the events, on the writing connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nousd.wire.events import DELTA_EVENTS
 
 
 def prune(connection: apsw.Connection, old: OldDeltas) -> PruneResult:
-    """Do one step, inside the open transaction; see ``store.pruning.walk``."""
+    """Run one step, inside the open transaction; see ``store.pruning.walk``."""
     begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
     pruned, reached = walk(_Events(connection), begun_at, old)
     if reached != begun_at:
@@ -35,7 +35,7 @@ DELTAS: Final = f"""
     WHERE {BLOCK} = :block AND run_id = :run_id AND seq < :seq
     AND type IN (SELECT value FROM json_each(:types))
     ORDER BY seq DESC
-"""  # noqa: S608  the names are ours
+"""  # noqa: S608  the names are constants
 _TYPES: Final = msgspec.json.encode(sorted(DELTA_EVENTS | STARTS)).decode()
 _DELETE: Final = "DELETE FROM events WHERE seq = ?"
 _REPLACE: Final = "UPDATE events SET line = ?, joined_from = ?, schema_version = ? WHERE seq = ?"

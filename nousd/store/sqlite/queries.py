@@ -1,7 +1,7 @@
-"""Reads of events, entries, inputs and runs in the SQLite store, as plain functions of a connection.
+"""Queries of events, entries, inputs and runs in the SQLite store, as plain functions of a connection.
 
-Each is called inside a read transaction, in a worker thread; ``interface.Store`` documents the method of
-the same name and parameters.
+Each runs inside a read transaction, in a worker thread; ``interface.Store`` documents the method of the
+same name.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _EVENTS_ALL: Final = f"""
     WHERE seq > :after AND seq <= :head
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     AND {_IS_KEPT} ORDER BY seq LIMIT :limit
-"""  # noqa: S608  the names are ours
+"""  # noqa: S608  the names are constants
 _EVENTS_OF_SESSION: Final = f"""
     SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_SESSION}
     AND (:types IS NULL OR type IN (SELECT value FROM json_each(:types)))
     AND {_IS_KEPT} LIMIT :limit
-"""  # noqa: S608  the names are ours
+"""  # noqa: S608  the names are constants
 _EVENTS_OF_RUN: Final = f"""
     SELECT seq, type, session_id, run_id, line, schema_version FROM {EVENTS_OF_RUN}
     AND (:session_id IS NULL OR session_id = :session_id)
@@ -77,7 +77,7 @@ def events_after(
         _events_query(connection, wanted), values
     ):
         if version != EVENT_SCHEMA_VERSION:
-            line = lift(line, version)  # noqa: PLW2901  a call for each event is a tenth of a replay
+            line = lift(line, version)  # noqa: PLW2901  a call for each event takes a tenth of a replay
         size += len(line)
         if size > bytes_max and page:
             break
@@ -94,8 +94,8 @@ def _events_query(connection: apsw.Connection, wanted: EventFilter) -> str:
 
 
 def _as_needed(connection: apsw.Connection, query: str, is_kept: str) -> str:
-    """Return a query that looks for a deletion at each row only while there is one: to look makes a
-    replay of a log, or reading a path, a tenth slower.
+    """Return a query that checks each row for a deletion only while there is one: the check makes
+    replaying a log, or reading a path, a tenth slower.
     """
     return query if is_deleting(connection) else query.replace(is_kept, "TRUE")
 
@@ -155,8 +155,8 @@ _PATH: Final = f"""
 def path(
     connection: apsw.Connection, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
 ) -> Path:
-    """Walk up by the parents' ids, so that only the path is read, however large the tree; step by step,
-    so that nothing beyond the page is read.
+    """Follow the parent ids from the leaf up, so that only the path is read, however large the tree, and
+    row by row, so that nothing beyond the page is read.
     """
     bodies: list[bytes] = []
     size = 0

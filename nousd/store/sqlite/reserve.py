@@ -1,7 +1,7 @@
-"""Disk space reserved for the ends of open runs: a file that only holds blocks.
+"""Disk space reserved for the closing events of open runs: a file that only occupies blocks.
 
-While it is in place, the last events can be written when the disk is full: its blocks then go back to
-the filesystem. ``commits`` gives them back, ``writer`` decides what may then still be written.
+While it is in place, these events can be written even when the disk is full, because its blocks can be
+released to the filesystem. ``commits`` releases them; ``writer`` decides what may then still be written.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Final
 from nousd.errors import StoreFull
 
 RESERVE_BYTES: Final = 4 * 1024 * 1024
-"""Enough for the ends of a few hundred runs, a few pages of the WAL each, or for one or two with a long
-answer."""
+"""Enough for the closing events of a few hundred runs, with a few WAL pages each, or of one or two with
+a long answer."""
 
 _ZEROS: Final = bytes(64 * 1024)
-_BLOCK_BYTES: Final = 512  # the unit of ``st_blocks``, whatever the filesystem's own is
+_BLOCK_BYTES: Final = 512  # the unit of ``st_blocks``, on every filesystem
 _NO_FALLOCATE: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
 class Reserve:
-    """The file at ``path``, with or without blocks. ``in_place``: ``size`` bytes of the disk are
-    reserved.
+    """The file at ``path``, with or without blocks. ``in_place`` is true if ``size`` bytes of the disk
+    are reserved.
     """
 
     def __init__(self, path: pathlib.Path, size: int) -> None:
@@ -59,7 +59,7 @@ class Reserve:
             raise StoreFull(f"the space for the log's reserve is missing: {self._obstacle}")
 
     def give_back(self) -> None:
-        """Give the space back to the filesystem."""
+        """Release the space to the filesystem."""
         self.in_place = False
         try:
             with _open_reserve(self._path) as handle:
@@ -79,7 +79,7 @@ def _open_reserve(path: pathlib.Path) -> Iterator[int]:
 
 
 def _is_allocated(handle: int, size: int) -> bool:
-    """Return whether the file has its blocks: a copy of a state directory may have lost them."""
+    """Return whether the file has its blocks; a copied state directory may have lost them."""
     status = os.fstat(handle)
     return status.st_size == size and status.st_blocks * _BLOCK_BYTES >= size
 
@@ -88,7 +88,7 @@ def _allocate(handle: int, size: int) -> None:
     """Allocate the blocks of the file.
 
     Raises:
-        OSError: there are not enough, and it has none.
+        OSError: the disk lacks space; the file then has no blocks.
     """
     try:
         os.ftruncate(handle, 0)
@@ -106,4 +106,4 @@ def _fill(handle: int, size: int) -> None:
             raise
         while (left := size - os.lseek(handle, 0, os.SEEK_CUR)) > 0:
             os.write(handle, _ZEROS[:left])
-        os.fsync(handle)  # some filesystems find out only now that there is no space
+        os.fsync(handle)  # some filesystems report a lack of space only now

@@ -1,5 +1,5 @@
-"""Writes row changes as SQL. Frequent changes are written many rows at a time; the others are one or a
-few statements each.
+"""Writes row changes as SQL. Frequent changes are written many rows at a time; each of the others takes
+one or a few statements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _settings_decoder: Final = json_decoder(dict[str, msgspec.Raw])
 
 
 def apply(connection: apsw.Connection, changes: Iterable[row_changes.RowChange]) -> None:
-    """Write changes in their order, inside the open transaction."""
+    """Write the changes in order, inside the open transaction."""
     for kind, alike in groupby(changes, type):
         _APPLY[kind](connection, tuple(alike))
 
@@ -78,8 +78,8 @@ def _update_session(connection: apsw.Connection, change: row_changes.UpdateSessi
 
 
 def _merge_settings(settings: str, change: ChangedSettings) -> str:
-    """Return the settings after a change. A value replaces the previous one whole, which a JSON patch
-    would merge into it; null removes it.
+    """Return the settings after a change. A value replaces the previous one as a whole, where a JSON
+    patch would merge them; null removes the setting.
     """
     changed = _settings_decoder.decode(settings) | _settings_decoder.decode(_text(change))
     return _text({name: raw for name, raw in changed.items() if bytes(raw) != b"null"})
@@ -127,7 +127,7 @@ def _forget_session(connection: apsw.Connection, change: row_changes.ForgetSessi
 
 
 def _set_defaults(connection: apsw.Connection, change: row_changes.SetDefaults) -> None:
-    # Each replaces what was there, as a whole: a patch would merge a setting that is an object itself.
+    # A value replaces the previous one as a whole; a patch would merge settings that are objects.
     for name, value in change.settings.items():
         place = f"$.{name}"
         if value is None:
@@ -226,7 +226,7 @@ _PLACES: Final = f"SELECT inputs.rowid, input_id, seq, position FROM {INPUTS_PEN
 
 
 def _move_input(connection: apsw.Connection, change: row_changes.MoveInput) -> None:
-    """Move an input by dealing the places of all that wait anew, in their new order."""
+    """Move an input by assigning the positions of all pending inputs again, in their new order."""
     rows = connection.execute(_PLACES, all_of_session(change.session_id)).fetchall()
     moved = [row for row in rows if row[1] == change.input_id]
     left = [row for row in rows if row[1] != change.input_id]
@@ -355,7 +355,7 @@ _Write = Callable[[apsw.Connection, Sequence[Any]], None]
 
 
 def _each(write: Callable[[apsw.Connection, Any], None]) -> _Write:
-    """Return a writer of single changes."""
+    """Return a function that writes changes one by one."""
 
     def write_each(connection: apsw.Connection, changes: Sequence[Any]) -> None:
         for change in changes:

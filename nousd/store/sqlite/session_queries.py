@@ -1,4 +1,4 @@
-"""Reads of sessions in the SQLite store, as plain functions of a connection; see ``queries``."""
+"""Queries of sessions in the SQLite store, as plain functions of a connection; see ``queries``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SESSION: Final = f"SELECT {_SESSION_COLUMNS} FROM sessions WHERE NOT deleted AN
 _EXACT_FILTERS: Final = " ".join(
     f"AND (:{name} IS NULL OR {name} = :{name})" for name in EXACT_FILTERS
 )
-# All columns are in the index: a session that is not wanted is never read.
+# The index has all of these columns, so that a session that does not match is never read.
 _WANTED_SESSIONS: Final = f"""
     FROM sessions INDEXED BY sessions_listed
     WHERE NOT deleted AND updated_seq < :bound
@@ -83,7 +83,7 @@ _OVERRIDDEN: Final = """
 
 
 class _Body(msgspec.Struct, frozen=True):
-    """The part of a message that is searched."""
+    """The part of an entry's body that is searched."""
 
     text: str
 
@@ -104,7 +104,7 @@ def search(
         query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
         updated_seq = connection.execute(query, (after.session_id,)).get or 0
         values["bound"] = updated_seq + (after.seq is not None)
-    # Read while they are searched, so that no more are read than are.
+    # A lazy iterator: sessions are read only as far as they are searched.
     rows = map(_session_row, connection.execute(_SEARCHED_SESSIONS, values))
 
     def messages(session_id: str, below: int | None) -> Iterator[SearchedMessage]:

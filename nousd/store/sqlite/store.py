@@ -1,8 +1,8 @@
 """The log in one SQLite file: a writer thread, a few readers, and the event loop between them.
 
-The loop never waits for the disk. ``writer`` commits in its own thread; the reads, plain functions of
-``queries``, ``session_queries`` and ``call_queries``, run in worker threads on a few connections that
-cannot write; ``database`` opens the file. This module joins them and knows no SQL.
+The loop never waits for the disk. ``writer`` commits in its own thread; the plain functions of
+``queries``, ``session_queries`` and ``call_queries`` run in worker threads on a few read-only
+connections; ``database`` opens the file. This module connects them and contains no SQL.
 """
 
 from __future__ import annotations
@@ -45,16 +45,15 @@ T = TypeVar("T")
 async def open_store(
     path: pathlib.Path, *, connect: Connect = apsw.Connection
 ) -> AsyncIterator[Store]:
-    """Open the log at ``path``, created if it is missing; at the end of the block the queue is
-    committed.
+    """Open the log at ``path``, and create it if it is missing. Leaving the block commits the queue.
 
     Args:
-        connect: opens the writing connection. Tests pass one that watches it, or makes it fail.
+        connect: opens the writing connection. Tests pass one that observes it, or makes it fail.
 
     Raises:
-        StoreTooNew: a newer version wrote it; it was not changed.
-        StoreFull: the disk has not even the space to open it.
-        StoreError: it is not a log of ours, or cannot be opened.
+        StoreTooNew: a newer version of nousd wrote it; it was not changed.
+        StoreFull: the disk lacks even the space to open it.
+        StoreError: it is not a log of nousd, or cannot be opened.
     """
     opened = await trio.to_thread.run_sync(_open, path, connect)
     store = SqliteStore(opened, Readers(path), path)
@@ -72,7 +71,7 @@ class _OpenedStore(NamedTuple):
 
 
 def _open(path: pathlib.Path, connect: Connect) -> _OpenedStore:
-    """Open the log, using its reserve if the disk is full."""
+    """Open the log; release its reserve if the disk is full."""
     reserve = Reserve(path.with_suffix(RESERVE_SUFFIX), RESERVE_BYTES)
     try:
         opened = open_for_writing(path, connect)
@@ -100,7 +99,7 @@ class _End(Protocol):
 
 
 class _Errand:
-    """A chore whose result a caller awaits; the first result counts."""
+    """The result of a chore that a caller awaits; only the first result counts."""
 
     def __init__(self) -> None:
         self._outcome: Any = None
@@ -121,7 +120,7 @@ class _Errand:
 def _read(
     query: Callable[Concatenate[apsw.Connection, P], T],
 ) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
-    """Return the method of the store that runs a query in a reader's thread."""
+    """Return a method of the store that runs a query in a reader thread."""
 
     async def read(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._readers.read(lambda rows: query(rows, *args, **kwargs))
@@ -141,7 +140,7 @@ class SqliteStore:
         self._epoch = 0
         self._refusal: StoreError | None = None
         self._is_holding = False
-        """Whether the newest batch may be held open for what follows it."""
+        """Whether the writer may hold the newest batch open for the one that follows it."""
         self._errands: set[_Errand] = set()
         self._artifact_writes = ArtifactWrites(self._do)
         self._writer = Writer(opened.commits, opened.reserve, self._report)
@@ -149,7 +148,7 @@ class SqliteStore:
         self._writer_ended = trio.Event()
         trio.lowlevel.start_thread_soon(self._writer.run, self._deliver, "nousd log writer")
 
-    # --- in the writer's thread --------------------------------------------------------------
+    # --- in the writer thread ----------------------------------------------------------------
 
     def _report(self, outcomes: Sequence[Outcome], epoch: int) -> None:
         self._token.run_sync_soon(self._settle, outcomes, epoch)
@@ -164,7 +163,7 @@ class SqliteStore:
         self._pending.settle(outcomes)
 
     def _end(self, end: _End) -> None:
-        """Fail the jobs that the writer's thread did not reach."""
+        """Fail the jobs that the writer thread did not reach."""
         self._writer_end = end
         self._refusal = self._refusal or StoreError("the log's writer has stopped")
         self._pending.fail_all(self._refusal)
@@ -173,7 +172,7 @@ class SqliteStore:
         self._writer_ended.set()
 
     def _refuse(self) -> None:
-        """Fail what was submitted too late, in its turn."""
+        """Fail batches that were submitted too late, in the order of submission."""
         assert self._refusal is not None
         if self._writer_ended.is_set():
             self._pending.fail_all(self._refusal)
@@ -251,14 +250,14 @@ class SqliteStore:
         durable: bool = False,
         empties_wal: bool = False,
     ) -> T:
-        """Run a chore in the writer, in its turn, and wait for it.
+        """Run a chore in the writer, in the order of submission, and wait for its result.
 
         Args:
-            durable: its changes are on the disk when this returns.
-            empties_wal: soon after, the WAL has nothing of what was deleted before.
+            durable: its changes are on disk when this returns.
+            empties_wal: soon afterwards, the WAL contains no content that was deleted before.
 
         Raises:
-            StoreError: it was not done.
+            StoreError: the chore was not done.
         """
         if self._refusal is not None:
             raise self._refusal
@@ -282,10 +281,10 @@ class SqliteStore:
         """Commit the queue and close the file; a later submit fails.
 
         Raises:
-            Exception: the fault of ours that ended the writer early, if one did.
+            Exception: the bug that ended the writer early, if one did.
         """
         self._refusal = self._refusal or StoreError("the store is closed")
-        # The writer's connection is the last to close, so that SQLite removes the WAL.
+        # Close the writing connection last, so that SQLite removes the WAL.
         await self._readers.aclose()
         self._writer.jobs.put(STOP)
         await self._writer_ended.wait()
@@ -342,7 +341,7 @@ class SqliteStore:
 
 
 READERS_MAX: Final = 4
-"""Connections that read at the same time; further reads wait for one."""
+"""Maximum number of concurrent reads; further reads wait for a connection."""
 
 
 class Readers:
@@ -355,10 +354,10 @@ class Readers:
         self._closed = False
 
     async def read(self, query: Callable[[apsw.Connection], T]) -> T:
-        """Call ``query`` in a thread, on one state of the database.
+        """Call ``query`` in a worker thread, on a consistent state of the database.
 
         Raises:
-            StoreError: the database could not be read, or is closed.
+            StoreError: the database could not be read, or the store is closed.
         """
         return await trio.to_thread.run_sync(self._read, query, limiter=self._limiter)
 
@@ -368,7 +367,7 @@ class Readers:
         try:
             connection = self._take()
             with ExitStack() as broken_off:
-                # A statement that is half done holds its connection at an old state of the log.
+                # An unfinished statement holds its connection at an old state of the log.
                 broken_off.callback(connection.close, True)
                 with connection:
                     answer = query(connection)
@@ -385,7 +384,7 @@ class Readers:
             return open_for_reading(self._path)
 
     async def aclose(self) -> None:
-        """Wait for the reads that have begun, and close every connection."""
+        """Wait for the reads in progress, and close every connection."""
         self._closed = True
         holders = [object() for _ in range(READERS_MAX)]
         for holder in holders:

@@ -1,28 +1,28 @@
-"""The one thread that writes: group commit, and the failure of jobs after a failed commit.
+"""The writer thread: group commit, and the failure of jobs after a failed commit.
 
 Theory of operation. The event loop queues batches; the thread takes all that are waiting (up to a
 bound), commits them as one transaction, then reports all outcomes to the loop with one call. While a
-commit is on its way to the disk the next group gathers, so its members share the cost of an fsync.
+commit is on its way to the disk, the next group gathers, so its members share the cost of an fsync.
 
-Failure. A batch is decided on the state that the batches before it leave. So when a group fails, all
-that was submitted before the loop learned of it must fail too. Each batch carries the loop's ``epoch``;
-a failure makes the writer's epoch larger than that of the failed group, and batches with a smaller one
-fail without being tried. The loop takes over the new epoch together with the failure.
+Failure. A batch is decided on the state that the batches before it leave. So when a group fails, every
+batch submitted before the loop learned of the failure must fail too. Each batch carries the loop's
+``epoch``; a failure makes the writer's epoch larger than that of the failed group, and batches with a
+smaller one fail without being tried. The loop adopts the new epoch together with the failure.
 
-Followers. Some events are followed by others at once: the beginning of a turn by the model's input, that
-of a message by its content, the end of an answer by its first call or the end of its turn, and a result
-by the next input. Alone they would cost a commit, and what follows, which somebody waits for, would wait
-for both. So a group that ends with one is held open for a moment, unless somebody waits for it.
+Followers. Some events are followed by others at once: a message of a run by the input of the next model
+call, the start of a message by its content, and the end of an answer by its first call or the end of its
+turn. Alone they would cost a commit, and the next batch, which a caller waits for, would wait for both
+commits. So a group that ends with such an event is held open for a moment, unless a caller waits for it.
 
 A full disk. While the reserve is not in place, nothing new begins: a batch that is not owed is refused
-unless the space for the reserve can be allocated again. So the first input for which there is room ends
-the trouble, without a timer. Owed batches are decided on the log alone; they are always tried, even
-after a failure.
+unless the space for the reserve can be allocated again. So the first input for which there is space ends
+this state, without a timer. Owed batches are decided on the log alone; they are always tried, even after
+a failure.
 
 Chores. Between two groups the thread can do other work on the log, such as joining old deltas: one
 transaction, as short as a group, whose failure fails no batch.
 
-The thread knows neither trio nor callbacks, nor what a transaction consists of (``commits``).
+The thread does not know trio, callbacks, or the content of a transaction (``commits``).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ from nousd.wire.objects.entries import MessageEntry
 
 GROUP_EVENTS_MAX: Final = 4096
 GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A group is closed once it exceeds one of these, so that one transaction, and the wait of the next
-batch, stays short. One batch is never split, however large."""
+"""A group is closed once it exceeds one of these limits, so that its transaction, and the wait of the
+next batch, stay short. One batch is never split, however large."""
 
 FOLLOWING_SECONDS_MAX: Final = 0.002
-"""How long a group is held open for what follows: about four commits' time of a fast disk."""
+"""How long a group is held open for followers: about the time of four commits on a fast disk."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -66,11 +66,11 @@ class Chore(msgspec.Struct, frozen=True):
     """Work on the log that is not a batch.
 
     Args:
-        work: called in the writer's thread, inside of a transaction of its own.
-        report: called there with the result of ``work`` once that is committed, or with a StoreError:
-            then nothing of it is in the log.
-        durable: whether it is on the disk when it is reported.
-        empties_wal: whether the WAL is to be emptied behind it, because of what it holds.
+        work: called in the writer thread, inside a transaction of its own.
+        report: called in that thread with the result of ``work`` after its commit, or with a StoreError
+            if none of its changes are in the log.
+        durable: whether its changes must be on disk when it is reported.
+        empties_wal: whether to empty the WAL afterwards, because it holds deleted content.
     """
 
     work: Callable[[apsw.Connection], Any]
@@ -87,17 +87,17 @@ STOP: Final = _Stop()
 
 
 class Wake:
-    """Stands in the queue when there is something to tidy, or when nothing is to be held open."""
+    """Wakes the thread when the WAL needs tidying, or when a group must not be held open any longer."""
 
 
 WAKE: Final = Wake()
 
 Report = Callable[[Sequence[Outcome], int], None]
-"""Called in the writer's thread with the outcomes of the oldest jobs, and the epoch from now on."""
+"""Called in the writer thread with the outcomes of the oldest jobs and the writer's new epoch."""
 
 
 class Writer:
-    """The writer; ``run`` is its thread, ``jobs`` its queue."""
+    """The writer; ``run`` is the function of its thread, ``jobs`` its queue."""
 
     def __init__(self, commits: Commits, reserve: Reserve, report: Report) -> None:
         self.jobs: SimpleQueue[Job | Chore | Wake | _Stop] = SimpleQueue()
@@ -110,7 +110,7 @@ class Writer:
         self._chore: Chore | None = None
 
     def run(self) -> None:
-        """Commit until ``STOP`` comes from the queue, then close the connection."""
+        """Commit until the queue yields ``STOP``, then close the connection."""
         try:
             while not self._stopping:
                 group = self._take_group()
@@ -122,11 +122,11 @@ class Writer:
             self._commits.close()
 
     def _wake(self) -> None:
-        """Have the thread look at what there is to tidy, also if no job comes."""
+        """Make the thread tidy the WAL even if no job arrives."""
         self.jobs.put(WAKE)
 
     def _take_group(self) -> list[Job]:
-        """Wait for a job, and take those that wait behind it."""
+        """Wait for a job, and take the jobs queued behind it."""
         group: list[Job] = []
         events = size = 0
         until = 0.0
@@ -155,7 +155,7 @@ class Writer:
                 return group
 
     def _do_chore(self) -> None:
-        """Do the chore that closed the group, if one did."""
+        """Run the chore that closed the group, if one did."""
         chore, self._chore = self._chore, None
         if chore is None:
             return
@@ -169,7 +169,7 @@ class Writer:
         chore.report(outcome)
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
-        """Commit a group; closing events in it get a second try once the reserve is released."""
+        """Commit a group; its owed batches get a second try once the reserve is released."""
         had_reserve = self._reserve.in_place
         outcomes = self._attempt(group)
         if had_reserve and not self._reserve.in_place:
@@ -192,7 +192,7 @@ class Writer:
         return [next(stored) if no is None else no for no in refusals]
 
     def _refusal(self, job: Job) -> StoreError | None:
-        """Return why a job must not be tried; None if it may."""
+        """Return the error of a job that must not be tried; None if it may be tried."""
         if job.batch.owed:
             return None
         if job.epoch < self._epoch:
@@ -205,9 +205,9 @@ class Writer:
         return None
 
     def _fail_what_follows(self, jobs: list[Job], failure: StoreError) -> None:
-        """Fail what was submitted before the loop can know of the failure of these jobs."""
+        """Fail every batch submitted before the loop can know of the failure of these jobs."""
         self._epoch = max(self._epoch, jobs[-1].epoch + 1)
-        # Unlike that group, these were certainly not written.
+        # Unlike the failed group, these batches were certainly not written.
         self._failure = (
             WriteFailed("an earlier commit failed")
             if isinstance(failure, StoreInDoubt)
@@ -216,7 +216,7 @@ class Writer:
 
 
 def is_followed(batch: Batch) -> bool:
-    """Return whether another batch comes at once, as far as can be told from the events."""
+    """Return whether another batch is expected at once, judging by the events."""
     event = batch.records[-1].event if batch.records else None
     if isinstance(event, EntryAppended):
         # A client's own message has no run, and nothing need follow it.
@@ -225,6 +225,6 @@ def is_followed(batch: Batch) -> bool:
 
 
 def _can_repeat(job: Job, outcome: Outcome) -> bool:
-    """Return whether a batch was decided on the log alone, and is certainly not in it."""
+    """Return whether a failed batch may be tried again: it is owed, and certainly not in the log."""
     is_certain = isinstance(outcome, StoreError) and not isinstance(outcome, StoreInDoubt)
     return job.batch.owed and is_certain
