@@ -1,1 +1,1 @@
-"""From a transcript to the input of a model: compiler, compaction, token estimates."""
+"""Builds model inputs from transcripts: compiler, compaction, token estimates."""

@@ -1,9 +1,9 @@
-"""Compaction: where to cut a transcript that grows too long, and the summary of the part that is cut
-off.
+"""Compaction: chooses where to cut a transcript that grows too long, and summarises the part before the
+cut.
 
 A cut keeps the newest entries and never separates a tool call from its result. The model writes the
-summary; if that fails, there is a mechanical one. Both are bounded, and a summary absorbs the earlier
-one, so that it does not grow with the number of compactions.
+summary; if that fails, a mechanical one replaces it. Both are bounded, and a summary includes the
+earlier one, so that it does not grow with the number of compactions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TASK: Final = (
 
 
 class CutPoint(msgspec.Struct, frozen=True):
-    """A cut: ``dropped`` is summarised, everything from ``first_kept`` on stays."""
+    """A cut: ``dropped`` is summarised, ``first_kept`` and everything after it stays."""
 
     dropped: tuple[Entry, ...]
     first_kept: MessageEntry
@@ -45,10 +45,10 @@ class CutPoint(msgspec.Struct, frozen=True):
 
 
 def plan_cut(context: Sequence[Entry], keep_tokens: int) -> CutPoint | None:
-    """Return a cut that keeps about ``keep_tokens``; None if nothing can be cut off.
+    """Return a cut that keeps about ``keep_tokens``; None if nothing can be dropped.
 
-    The newest turn stays whole if it fits; a turn that is too long, alone or with only a summary before
-    it, is cut between its model calls.
+    The newest turn stays whole if it fits; a turn that is too long, alone or preceded only by a summary,
+    is cut between its model calls.
     """
     places = [
         index
@@ -64,7 +64,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> CutPoint | None:
     fits = [tokens <= keep_tokens for tokens in tokens_from]
     turns = [place for place in places if _begins_turn(context[place])]
     if tokens_from[0] <= keep_tokens:
-        # Requested by a client for a short transcript: keep the newest turn.
+        # A client requested a compaction of a short transcript: keep the newest turn.
         candidates = turns[-1:]
     else:
         candidates = (
@@ -80,7 +80,7 @@ def plan_cut(context: Sequence[Entry], keep_tokens: int) -> CutPoint | None:
 
 
 def _tokens_from_each(context: Sequence[Entry]) -> list[int]:
-    """Return for each entry the tokens of it and of all later ones."""
+    """Return for each entry the tokens of it and of all later entries."""
     backwards = accumulate(entry_tokens(entry) for entry in reversed(context))
     return list(backwards)[::-1]
 
@@ -125,7 +125,7 @@ _SAVINGS: Final[dict[str, Saving]] = {"oldest": "oldest_dropped", "preview": "pr
 
 
 def _list_omitted(dropped: Sequence[Entry], shown: int) -> tuple[Omitted, ...]:
-    """List the dropped entries that the summariser does not receive, or not whole."""
+    """List the dropped entries that the summariser receives shortened or not at all."""
     first = len(dropped) - shown
     return tuple(
         Omitted(entry.id, "oldest" if index < first else "preview")
@@ -146,12 +146,12 @@ def _is_shortened(entry: Entry) -> bool:
 
 
 def truncate_summary(text: str) -> str:
-    """Return a model's summary, cut to the bound."""
+    """Return a model's summary, truncated to the bound."""
     return _truncate(text.strip(), SUMMARY_CHARS_MAX)
 
 
 def mechanical_summary(cut: CutPoint) -> str:
-    """Summarise without a model: the earlier summary and one line per message, newest kept."""
+    """Summarise without a model: the earlier summary and one line per message, keeping the newest."""
     previous = [
         _truncate(entry.summary, _PREVIOUS_CHARS_MAX)
         for entry in cut.dropped
@@ -182,26 +182,26 @@ def _render_calls(entry: MessageEntry) -> str:
 
 
 def _newest(lines: Sequence[str], count: int) -> list[str]:
-    """Return so many of the newest lines, with a remark if there are older ones."""
+    """Return that many of the newest lines, after a remark if older ones are left out."""
     left_out = len(lines) - count
     remark = [f"[{left_out} earlier messages left out]"] if left_out else []
     return [*remark, *lines[left_out:]]
 
 
 def _join_lines(lines: Sequence[str]) -> str:
-    """Join lines, some at a time: while Python joins 50,000 in one go, no other thread runs."""
+    """Join lines in portions: while Python joins 50,000 at once, no other thread runs."""
     starts = range(0, len(lines), _LINES_AT_ONCE)
     return "\n".join("\n".join(lines[start : start + _LINES_AT_ONCE]) for start in starts)
 
 
 def _clear_lines(lines: list[str]) -> None:
-    """Empty a list of lines, some at a time for the same reason."""
+    """Empty a list of lines in portions, for the same reason."""
     while lines:
         del lines[-_LINES_AT_ONCE:]
 
 
 def _count_fitting(lines: Sequence[str], chars_max: int) -> int:
-    """Return how many of the newest lines fit, with room for that remark."""
+    """Return how many of the newest lines fit, with room for the remark of ``_newest``."""
     room = chars_max - 40
     for count, line in enumerate(reversed(lines)):
         room -= len(line) + 1

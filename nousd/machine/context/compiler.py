@@ -1,17 +1,17 @@
 """The context compiler: turns a transcript, the tools and the settings into the exact input of a model.
 
-Pure: equal arguments give equal inputs, byte for byte. If the context is too long, room is saved in
-this order: large old tool outputs become previews that name the artifact with the whole; then the
-transcript is compacted (which takes a model, so the caller does it when ``crowded`` says so); then the
-oldest turns are left out. A tool call never comes without its result, nor a result without its call.
+Pure: equal arguments give equal inputs, byte for byte. If the context is too long, it is reduced in this
+order: large old tool outputs become previews that name the artifact with the whole output; then the
+transcript is compacted (this takes a model call, so the caller does it if ``crowded`` is true); then the
+oldest turns are left out. A tool call never appears without its result, nor a result without its call.
 Everything that is left out or shortened is listed.
 
 Both savings of this module move in steps of a quarter of the budget, counted from the start of the
-context. So from call to call the input mostly begins with the same bytes, which prompt caches and the
-chain that stores it depend on.
+context. So consecutive inputs usually begin with the same bytes, on which prompt caches and the chain of
+stored inputs depend.
 
-An ``InputCache`` remembers what one input has in common with the next, so that only what is new is
-folded. It changes nothing but the time.
+An ``InputCache`` remembers the common part of consecutive inputs, so that only new entries are folded.
+It affects only the time.
 """
 
 from __future__ import annotations
@@ -50,20 +50,21 @@ from nousd.wire.objects.entries import Attachment, CompactionEntry, Entry, Messa
 from nousd.wire.objects.run_options import ToolChoice
 
 LARGE_CHARS: Final = 4 * 1024
-"""Minimum characters of a tool output that can become a preview."""
+"""Minimum length in characters of a tool output that can become a preview."""
 
 PREVIEW_CHARS: Final = 1024
 
 LEFT_OUT: Final = "[Earlier messages were left out here, for want of room.]"
 
 _ANSWER_SHARE: Final = 16
-"""This fraction of a window (one in so many) is kept free for the answer."""
+"""Divisor of the window: this fraction of it is kept free for the answer."""
 
 _STEPS: Final = 4
-"""Savings move in steps of this fraction of the budget."""
+"""Divisor of the budget: savings move in steps of this fraction of it."""
 
 _READ_WINDOWS_MAX: Final = 3
-"""How many windows a context may hold before previews; less than is ever read of a transcript."""
+"""Size of a context before previews, in windows, beyond which a compaction is due; lower than the limit
+up to which a transcript is read."""
 
 
 class Frame(msgspec.Struct, frozen=True, dict=True):
@@ -82,7 +83,7 @@ class Frame(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def tokens(self) -> int:
-        """The estimated size of the input, in tokens."""
+        """The estimated size of the system prompt and the tools, in tokens."""
         return system_tokens(self.system) + tool_tokens(self.tools)
 
 
@@ -90,10 +91,10 @@ class Budget(NamedTuple):
     """The budget of an input, in tokens, everything included.
 
     Args:
-        soft: beyond it, room is saved as long as no message is lost.
-        hard: more is never sent.
-        recent: about how much of the newest transcript is exempt from that.
-        window: the context window of the model, its answer included.
+        soft: above it, savings are made as long as they lose no message.
+        hard: no larger input is sent.
+        recent: approximate size of the newest part of the transcript, which is exempt from savings.
+        window: the context window of the model, including its answer.
     """
 
     soft: int
@@ -111,7 +112,7 @@ class CompiledInput(NamedTuple):
         tokens: its estimated size; more than the budget if nothing more can be left out.
         entries: the entries in it, with their texts as included.
         context_entries: the number of entries in the context.
-        window: the context window of the model, its answer included.
+        window: the context window of the model, including its answer.
         attachments: the files in its messages.
         crowded: whether a compaction is due.
     """
@@ -129,7 +130,7 @@ class CompiledInput(NamedTuple):
 
 
 class InputCache:
-    """What the inputs of one session have in common: at most one input uses it at a time."""
+    """The common part of one session's inputs; at most one input uses it at a time."""
 
     def __init__(self) -> None:
         self.whole = GrowingTranscript()
@@ -138,10 +139,10 @@ class InputCache:
         """id -> the preview of a large output."""
         self.sizes = Sizes()
         self.is_saving = False
-        """Whether the last input was not its whole context; then a further one is not quick either."""
+        """Whether the last input needed savings; then the next one takes long, too."""
 
     def new_entries(self, context: Sequence[Entry]) -> int:
-        """Return how many entries of a context an input would have to fold."""
+        """Return how many entries of a context are not folded yet."""
         return len(context) - self.whole.count_common_entries(context)
 
     def measure(self, context: Sequence[Entry]) -> Sizes:
@@ -171,7 +172,7 @@ class Sizes:
         return begins_with(context, self._entries)
 
     def take(self, context: Sequence[Entry]) -> None:
-        """Measure what is new in a context that continues the one before."""
+        """Measure the new entries of a context that continues the previous one."""
         total = self.ends[-1] if self.ends else 0
         for index in range(len(self._entries), len(context)):
             entry = context[index]
@@ -191,8 +192,8 @@ class Sizes:
 def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int) -> Budget:
     """Return the budget of a model call.
 
-    The frame leaves less for the transcript; at least half of that is used before a compaction, so that
-    the next call does not need another one.
+    The frame leaves less space for the transcript; at least half of that space is used before a
+    compaction, so that the next call does not need another one.
     """
     hard = window - window // _ANSWER_SHARE
     fixed = frame.tokens
@@ -207,7 +208,7 @@ def compile_input(
     """Compile the input of the model call that continues ``context``.
 
     Args:
-        grown: of the session's last input. It must not be used again until this returns.
+        grown: the cache of the session's inputs. It must not be used elsewhere until this returns.
     """
     grown = grown or InputCache()
     draft = _Draft(frame, context, budget.window, grown)
@@ -230,7 +231,7 @@ def compile_input(
 
 
 def what_is_largest(compiled: CompiledInput) -> str:
-    """List what takes most of an input, for people."""
+    """Describe the largest part of an input, for people."""
     request = compiled.request
     parts = [
         (tool_tokens(request.tools), "the tools take"),
@@ -249,7 +250,7 @@ def _describe_entry(entry: Entry) -> str:
 
 
 class _Draft:
-    """A context on its way to an input; it records which entries are shortened or left out."""
+    """A context that is being turned into an input; records which entries are shortened or left out."""
 
     def __init__(
         self, frame: Frame, context: Sequence[Entry], window: int, grown: InputCache
@@ -272,7 +273,7 @@ class _Draft:
         """Return the current input.
 
         Args:
-            growing: folds it, and is expected to fold the next one.
+            growing: the fold to continue; by default a new one.
         """
         entries = tuple(self._entries)
         growing = growing or GrowingTranscript()
@@ -332,8 +333,8 @@ class _Draft:
     def shorten_old_outputs(self, budget: Budget) -> None:
         """Turn large tool outputs into previews, oldest first, as many as necessary, in steps.
 
-        The age of an output is that of its beginning, however far it reaches; one without an answer is
-        new.
+        The age of an output is the position of its beginning, however long it is; an output that the
+        model has not answered yet is new.
         """
         self._sizes = self._grown.measure(self._context)
         step = max(budget.hard // _STEPS, 1)
@@ -351,13 +352,13 @@ class _Draft:
             too_many -= self._shorten(index)
 
     def shorten_what_is_left(self) -> None:
-        """Turn every large tool output into a preview."""
+        """Turn every remaining large tool output into a preview."""
         for index, entry in enumerate(self._entries):
             if _is_large(entry):
                 self._shorten(index)
 
     def _shorten(self, index: int) -> int:
-        """Return the number of tokens saved."""
+        """Turn a tool output into a preview; return the number of tokens saved."""
         entry = self._entries[index]
         shorter = self._grown.previews.get(entry.id)
         if shorter is None:
@@ -426,7 +427,7 @@ def _list_closing(transcript: ModelTranscript) -> tuple[ModelMessage, ...]:
 
 
 class _Group(NamedTuple):
-    """An entry with the results of its calls, its messages, and its end in the context."""
+    """An entry with the results of its calls, the size of the messages, and the end in the context."""
 
     entries: tuple[Entry, ...]
     tokens: int
@@ -447,7 +448,7 @@ _REMARKS_TOKENS: Final = text_tokens(len(LEFT_OUT)) + text_tokens(len(CONTINUE))
 
 def _units(groups: Sequence[_Group]) -> list[list[int]]:
     """Return the units that may be left out, oldest first: turn by turn, and message by message of the
-    newest turn. What must stay is in none of them.
+    newest turn. Entries that must stay are in none of them.
     """
     asked = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
     newest = max((index for index, group in enumerate(groups) if group.tokens), default=-1)
@@ -463,7 +464,7 @@ def _units(groups: Sequence[_Group]) -> list[list[int]]:
 
 
 def _may_lose_summary(groups: Sequence[_Group]) -> bool:
-    """If the user's last message is part of the summary, the summary replaces it."""
+    """Return whether the summary may be left out; it must stay if it covers the user's last message."""
     return groups[0].is_summary and any(group.begins_turn for group in groups)
 
 
@@ -474,7 +475,7 @@ def _is_large(entry: Entry) -> bool:
 
 
 def preview(entry: MessageEntry) -> str:
-    """Return the beginning of a tool's output, and where to find the whole."""
+    """Return the beginning of a tool's output, and the location of the whole output."""
     if entry.artifact_id is not UNSET:
         whole = f"artifact {entry.artifact_id}"
     elif entry.text_ref is not UNSET:

@@ -1,12 +1,12 @@
-"""Incremental storage of model inputs: stores what is new since the last input, and hashes the whole
-without reading the rest again.
+"""Stores model inputs incrementally: only the parts that are new since the last input are encoded, and
+the whole is hashed without reading the rest again.
 
-A ``Chain`` remembers the messages that a session's inputs had in common last, and the state of the hash
-after them. The next input mostly begins with the same messages; then only what follows them is encoded,
-hashed and stored. If it does not (a compaction, previews, another leaf), a new chain begins.
+A ``Chain`` remembers the messages common to the last inputs of a session, and the state of the hash
+after them. The next input usually begins with the same messages; then only the messages after them are
+encoded, hashed and stored. Otherwise (a compaction, previews, another leaf) a new chain begins.
 
 Pure: artifacts are returned for storing, and a chain never changes. ``wire.codec.input_chunks`` defines
-the stored form and reassembles it.
+the stored form and reassembles inputs.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _REST_FIELDS: Final = tuple(name for name in ModelInput.__struct_fields__ if name != "messages")
 
 _LATER_FIELDS: Final = frozenset({"tool_choice", "sampling"})
-"""Later additions: left out where unset, so that hashes of older inputs stay the same."""
+"""Fields added later: omitted where unset, so that hashes of older inputs stay the same."""
 
 
 Json = bytes | memoryview
-"""Not copied more often than needed, because a context may have megabytes."""
+"""JSON text, copied as rarely as possible because a context may have megabytes."""
 
 
 class Rest(NamedTuple):
-    """An input without its messages, as it is stored; ``values`` shows whether it has changed."""
+    """The stored form of an input without its messages; ``values`` tells whether it has changed."""
 
     values: tuple[object, ...]
     ref: str
@@ -50,15 +50,15 @@ class Rest(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """The chunks that the next input can continue.
+    """The stored messages that the next input can continue.
 
     Args:
-        messages: those of the chain.
-        hashed: the hash after them; copy it, never change it.
+        messages: the messages of the chain.
+        hashed: the state of the hash after them; copy it, never change it.
         node_ref: the id of the newest node.
-        rest: that of the newest input; None where only its id is known.
-        rest_ref: its id.
-        chars: of the texts of all messages.
+        rest: the rest of the newest input; None if only its id is known.
+        rest_ref: the id of that rest.
+        chars: the total length of the texts of all messages.
     """
 
     messages: tuple[ModelMessage, ...]
@@ -73,11 +73,11 @@ class StoredInput(NamedTuple):
     """An input that is ready to be stored.
 
     Args:
-        input_hash: of the whole input's canonical JSON.
+        input_hash: the hash of the whole input's canonical JSON.
         input_ref: the id of its newest node, from which the whole can be read.
         rest_ref: the id of everything but the messages.
         artifacts: (id, bytes) of the new parts.
-        chain: what the next input can continue.
+        chain: the chain that the next input can continue.
     """
 
     input_hash: str
@@ -98,10 +98,10 @@ def store_input(
     """Return the new parts of an input, to be stored.
 
     Args:
-        chain: that of the previous, stored input; None if there was none.
+        chain: the chain of the previous stored input; None if there was none.
         closing: number of messages at the end that belong to this call only.
         omitted: the entries that are left out or shortened.
-        likely: the rest of another input, which is often the same.
+        likely: the rest of another input, which is often equal.
     """
     lasting = request.messages[: len(request.messages) - closing]
     known = _list_messages(chain)
@@ -132,7 +132,7 @@ def store_input(
 
 
 def resume_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:
-    """Return the chain that ends with a stored node, if ``messages`` begin with its messages."""
+    """Return the chain that ends with a stored node; None if ``messages`` begin differently."""
     if node.count > len(messages):
         return None
     same = tuple(messages[: node.count])
@@ -145,7 +145,7 @@ def resume_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) ->
 def new_messages(
     chain: Chain | None, messages: tuple[ModelMessage, ...]
 ) -> tuple[ModelMessage, ...]:
-    """Return the messages that a chain does not have yet."""
+    """Return the messages that a chain does not contain."""
     known = _list_messages(chain)
     return messages[len(known) :] if messages[: len(known)] == known else messages
 
@@ -159,9 +159,9 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
 
 
 def _encode_messages(messages: Sequence[ModelMessage]) -> Json:
-    """Return the canonical JSON of messages, with commas between.
+    """Return the canonical JSON of messages, separated by commas.
 
-    Of those that are simple one call of the encoder writes the same bytes.
+    For simple messages, one call of the encoder writes the same bytes.
     """
     parts: list[Json] = []
     for are_simple, neighbours in groupby(messages, _is_simple):
@@ -182,7 +182,7 @@ def _any(messages: Iterable[ModelMessage]) -> bytes:
 
 
 def _is_simple(message: ModelMessage) -> bool:
-    """The keys of our structs are ASCII, and their numbers small."""
+    """Return whether the plain encoder writes canonical JSON: field names are ASCII, numbers small."""
     if type(message) is not AssistantMessage or not (message.tool_calls or message.reasoning):
         return True
     return all(is_simple(call.args) for call in message.tool_calls) and all(
@@ -194,7 +194,7 @@ _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 
 def _extend_hash(chain: Chain | None, new: Json) -> _Hash:
-    """Return the hash behind the messages of the chain and the new ones."""
+    """Return the state of the hash after the messages of the chain and the new ones."""
     hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
     if new:
         hashed.update(b"," if chain is not None and chain.messages else b"")

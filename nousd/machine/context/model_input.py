@@ -1,6 +1,6 @@
-"""The input of a model, in no vendor's dialect.
+"""The input of a model, independent of vendors.
 
-The transcript fold makes a ``ModelInput`` from entries; each provider encodes it for its API. It is a
+The transcript fold builds a ``ModelInput`` from entries; each provider encodes it for its API. It is a
 value: equal inputs give equal requests.
 """
 
@@ -19,8 +19,8 @@ from nousd.wire.objects.run_options import ToolChoice
 
 
 class ModelChoice(msgspec.Struct, frozen=True):
-    """The model to call, and its provider; ``thinking`` and ``sampling`` None leave these
-    to the model.
+    """The model to call, and its provider. Where ``thinking`` or ``sampling`` is None, the model's
+    default applies.
     """
 
     provider: str
@@ -46,7 +46,7 @@ class ToolSpec(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def json_bytes(self) -> int:
-        """The size of the whole as JSON. The same tools are offered again and again."""
+        """The size of the tool as JSON; cached because the same tools are offered again and again."""
         return len(msgspec.json.encode(self))
 
 
@@ -59,7 +59,7 @@ class UserMessage(msgspec.Struct, frozen=True, tag_field="role", tag="user"):
 
 
 class ModelToolCall(msgspec.Struct, frozen=True):
-    """A call the model made earlier. ``id`` pairs it with its result within one request."""
+    """A call that the model made earlier. ``id`` pairs it with its result within one request."""
 
     id: str
     name: str
@@ -70,7 +70,7 @@ class ModelToolCall(msgspec.Struct, frozen=True):
 class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assistant"):
     """A message of the model; ``text`` may be empty if there are calls.
 
-    ``reasoning`` is only there if the called model wrote it, because no other model accepts it.
+    ``reasoning`` is only present if the called model wrote it, because no other model accepts it.
     """
 
     text: str
@@ -80,7 +80,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, tag_field="role", tag="assis
 
 @final
 class ToolResultMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool"):
-    """The result of one call; every call has exactly one, right behind its message."""
+    """The result of one call; every call has exactly one, directly after its message."""
 
     tool_call_id: str
     tool_name: str
@@ -92,7 +92,7 @@ ModelMessage = UserMessage | AssistantMessage | ToolResultMessage
 
 
 def begins_with(whole: Sequence[Any], known: Sequence[Any]) -> bool:
-    """Return whether a sequence begins with the very objects of another; no Python runs for each."""
+    """Return whether a sequence begins with the same objects as another. No Python runs per item."""
     return len(known) <= len(whole) and all(map(operator.is_, known, whole))
 
 

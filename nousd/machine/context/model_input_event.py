@@ -1,4 +1,4 @@
-"""The event ``model_input``, made of the input and its stored parts."""
+"""Builds the event ``model_input`` from an input and its stored parts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model_input(
     """Return the event of a model call that is about to be made.
 
     Args:
-        sources: of the system prompt.
+        sources: the sources of the system prompt.
     """
     request = compiled.request
     return ModelInput(

@@ -1,6 +1,7 @@
-"""The sections of the system prompt: the prompt itself and instructions from files.
+"""The sections of the system prompt: the prompt, the list of agents, and instructions from files and
+extensions.
 
-Each part is a source, which is logged with its hash, whether it was used or not.
+Each section comes from a source. All sources are logged, those that are used with their hash.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ _HEADINGS: Final = {
 
 
 class SourceText(NamedTuple):
-    """A source and its text; "" if nothing of it is used."""
+    """A source and its text; "" if none of it is used."""
 
     source: Source
     text: str = ""
 
 
 def system_prompt(text: str, path: str = "") -> SourceText:
-    """Return the source of the daemon's own prompt; off if there is none.
+    """Return the source of the daemon's own prompt; it is off if there is no text.
 
     Args:
         path: the file of the prompt, if it has one.
@@ -47,7 +48,7 @@ def of_file(kind: str, path: str, text: str, reason: str = "") -> SourceText:
     """Return the source of a file.
 
     Args:
-        reason: why it is not used, or not whole.
+        reason: why it is not used, or only in part.
     """
     data = scrub(text).encode()
     more = {"reason": reason} if reason else {}
@@ -72,10 +73,10 @@ def agent_prompt(text: str) -> SourceText:
 
 
 def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...]:
-    """Return the source with the names and descriptions of agents; none without agents."""
+    """Return the source that lists the names and descriptions of agents; none without agents."""
     if not described:
         return ()
-    # On one line each: text from a file must not look like another part of the prompt.
+    # One line each: text from a file must not look like another part of the prompt.
     flat = ((name, " ".join(text.split())) for name, text in described)
     lines = (f"- {name}: {text}" if text else f"- {name}" for name, text in flat)
     data = scrub("\n".join([_AGENTS, "", *lines])).encode()
@@ -84,7 +85,7 @@ def agents_source(described: Sequence[tuple[str, str]]) -> tuple[SourceText, ...
 
 
 def build_unused_source(kind: str, reason: str, path: str = "") -> SourceText:
-    """Return a source of which nothing is used; ``off`` if that was chosen."""
+    """Return a source that is not used; the reason ``off`` means that it was disabled on purpose."""
     more = {"path": scrub(path)} if path else {}
     enabled = reason != "off"
     source = Source(kind=kind, enabled=enabled, reason=reason, **more)  # type: ignore[arg-type]
@@ -106,7 +107,7 @@ def build_omitted_source(extension: str) -> SourceText:
 
 
 def system_text(sources: Iterable[SourceText]) -> str:
-    """Return the whole system prompt: its sources in order, each file under its name."""
+    """Return the whole system prompt: its sources in order, each file or extension under a heading."""
     parts = []
     for source, text in sources:
         if not text:

@@ -1,13 +1,14 @@
-"""Texts that are too long for an event: cut on the way into the log, restored on the way out.
+"""Offloads texts that are too long for an event: cuts them on the way into the log, restores them on the
+way out.
 
 Decisions, runtimes, contexts and responses all work with whole texts. In the log, a text longer than
-``EVENT_TEXT_BYTES_MAX`` is its beginning, with ``text_ref`` naming the artifact with the whole and
-``text_bytes`` its size; arguments whose JSON is longer are an excerpt, with ``args_ref`` and
-``args_bytes``.
+``EVENT_TEXT_BYTES_MAX`` is replaced by its beginning; ``text_ref`` names the artifact with the whole
+text and ``text_bytes`` its size. Arguments whose JSON is longer are replaced by an excerpt, with
+``args_ref`` and ``args_bytes``.
 
-A restored text keeps its ``text_ref``, so that it is cut without another look and not stored a second
-time. A model's answer is the exception: its ``message_end`` has it whole, because v1 clients read it
-there; its entry does not.
+A restored text keeps its ``text_ref``, so that cutting it again neither hashes nor stores it.
+
+The answer of a model is cut in its entry, but not in its ``message_end``, where v1 clients read it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _ARGS_BYTES_OF_ENTRY: Final = 4 * EVENT_TEXT_BYTES_MAX
 """Maximum bytes of the arguments of all calls in one entry; further calls show none."""
 
 _ARG_CHARS_SHOWN: Final = 1024
-"""Characters of each argument that show if they are too long together."""
+"""Characters shown of each argument if the arguments are too long together."""
 
 _SHORT_CHARS_MAX: Final = EVENT_TEXT_BYTES_MAX // 4
-"""A text of so many characters is short in any case: UTF-8 has at most four bytes for one."""
+"""A text with at most this many characters is short: UTF-8 has at most four bytes per character."""
 
 _BYTES_OF_CHARACTER_MAX: Final = len(r"\u0000")
 """Maximum bytes of one character in JSON."""
@@ -47,7 +48,7 @@ Wholes = Mapping[str, bytes | None]
 T = TypeVar("T", MessageEntry, QueuedInput)
 
 
-# --- into the log ----------------------------------------------------------------------------
+# --- cutting ---------------------------------------------------------------------------------
 
 
 class CutEvents(msgspec.Struct, frozen=True):
@@ -58,7 +59,7 @@ class CutEvents(msgspec.Struct, frozen=True):
 
 
 def cut_long_texts(decided: Sequence[events.Event]) -> CutEvents:
-    """Return events in which everything too long is cut."""
+    """Return events in which every long text is cut."""
     if _SHORTEN.keys().isdisjoint(map(type, decided)):
         return CutEvents(tuple(decided), {})
     shears = _Cutter()
@@ -70,18 +71,18 @@ def cut_long_texts(decided: Sequence[events.Event]) -> CutEvents:
 
 
 def beginning(text: str) -> str:
-    """Return the part of a text that an event repeats; no character is split."""
+    """Return the beginning of a text that an event contains; no character is split."""
     if len(text) <= EVENT_TEXT_BYTES_MAX and text.isascii():
         return text
     return _utf8(text[:EVENT_TEXT_BYTES_MAX])[:EVENT_TEXT_BYTES_MAX].decode(errors="ignore")
 
 
 def deltas(text: str) -> Iterator[str]:
-    """Yield a text in pieces that each fit into an event, including their escapes."""
+    """Yield a text in pieces that each fit into an event, including their JSON escapes."""
     start = 0
     while start < len(text):
         piece = text[start : start + DELTA_BYTES_MAX]
-        # A short one fits in any case.
+        # A short piece always fits.
         while len(piece) * _BYTES_OF_CHARACTER_MAX > DELTA_BYTES_MAX:
             size = len(encode_json(piece)) - len('""')
             if size <= DELTA_BYTES_MAX:
@@ -151,7 +152,7 @@ class _Cutter:
         return short
 
     def _calls_of(self, calls: Iterable[Any], room: int) -> Iterator[Any]:
-        """Cut the ``args`` of some calls so that each one, and all together, have room."""
+        """Cut the ``args`` of calls so that each one, and all together, fit."""
         for call in calls:
             json = encode_json(call.args)
             short = call
@@ -185,7 +186,7 @@ class _Cutter:
         return event if inputs == event.inputs else msgspec.structs.replace(event, inputs=inputs)
 
     def end_of_user(self, event: events.MessageEnd) -> events.Event:
-        # Only a model's message has a reason for its end.
+        # Only a model's message has a stop reason.
         short: events.Event = self.text_of(event) if event.stop_reason is UNSET else event
         return short
 
@@ -205,7 +206,7 @@ class _Cutter:
 
 
 def _shorten_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
-    """Return the arguments that are short enough, and the beginnings of texts, as far as they fit."""
+    """Return the arguments that are short enough, and the beginnings of strings, as far as they fit."""
     shown: dict[str, Any] = {}
     for name, value in args.items():
         part = value[:_ARG_CHARS_SHOWN] if isinstance(value, str) else value
@@ -229,17 +230,17 @@ _SHORTEN: Final[dict[type[events.Event], Callable[[_Cutter, Any], events.Event]]
     events.ToolCallPolicyEvaluated: _Cutter.args_if_any,
     events.PermissionRequested: _Cutter.args_of,
 }
-"""event -> the function that cuts it; texts of other events are bounded where they are made."""
+"""event -> the function that cuts it; texts of other events are bounded where they are created."""
 
 
-# --- and back --------------------------------------------------------------------------------
+# --- restoring -------------------------------------------------------------------------------
 
 
 def refs_in(holders: Iterable[Entry | QueuedInput]) -> dict[str, int]:
-    """Return the artifacts that restoring entries or inputs needs: artifact id -> bytes."""
+    """Return the artifacts needed to restore entries or inputs: artifact id -> size in bytes."""
     refs: dict[str, int] = {}
     for holder in holders:
-        # The usual type first: ``isinstance`` takes ten times as long to say no of a struct.
+        # The usual type first: ``isinstance`` takes ten times as long to return False for a struct.
         if isinstance(holder, MessageEntry):
             if holder.text_ref is not UNSET:
                 refs[holder.text_ref] = holder.text_bytes or 0
@@ -255,7 +256,7 @@ def _refs_of_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
 
 
 def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
-    """Return an entry with whole text and call arguments; if an artifact is missing, they stay cut."""
+    """Restore the text and call arguments of an entry; if an artifact is missing, they stay cut."""
     if not isinstance(entry, MessageEntry) or not refs_in((entry,)):
         return entry
     entry = _with_text(entry, wholes)
@@ -266,7 +267,7 @@ def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
 
 
 def short_entry(entry: Entry) -> Entry:
-    """Return a restored entry as it stands in the log again."""
+    """Cut a restored entry again, to its logged form."""
     short = _Cutter().entry_of(events.EntryAppended(session_id="", entry=entry))
     assert isinstance(short, events.EntryAppended)
     return short.entry
@@ -280,7 +281,7 @@ def is_whole(entry: Entry) -> bool:
 
 
 def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
-    """Return inputs with whole texts; if an artifact is missing, the text stays cut."""
+    """Restore the texts of inputs; if an artifact is missing, the text stays cut."""
     return tuple(_with_text(queued, wholes) for queued in inputs)
 
 
@@ -295,7 +296,7 @@ def _with_args(call: ToolCall, wholes: Wholes) -> ToolCall:
 
 
 def as_logged(logged: Entry, decided: Entry) -> Entry:
-    """Return a cut entry restored from the original, with the names of its artifacts."""
+    """Return a logged entry with the whole texts of the original, and with the ids of its artifacts."""
     if not isinstance(logged, MessageEntry) or not isinstance(decided, MessageEntry):
         return logged
     if logged.tool_calls is UNSET or decided.tool_calls is UNSET:

@@ -1,10 +1,10 @@
-"""The size of a model input, estimated in tokens without a tokenizer.
+"""The estimated size of a model input in tokens, without a tokenizer.
 
-Rough on purpose: the same input has the same estimate every time and for every model. The exact count
-is in the server's answer (``usage_reported``).
+Rough on purpose: the same input has the same estimate every time and for every model. The exact count is
+in the server's response (``usage_reported``).
 
-What is done for each entry or message of a long context asks for the usual type first, or for the exact
-one: ``isinstance`` takes ten times as long to say no of a struct.
+Code that runs for each entry or message of a long context tests for the usual type first, or for the
+exact type: ``isinstance`` takes ten times as long to return False for a struct.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from nousd.machine.context.model_input import AssistantMessage, ModelMessage, To
 from nousd.wire.objects.entries import Attachment, Entry, MessageEntry
 
 CHARS_PER_TOKEN: Final = 4
-"""Rough for English and code, and on the safe side of most tokenizers for both."""
+"""Rough for English and code, and an overestimate for most tokenizers."""
 
 MESSAGE_TOKENS: Final = 8
-"""About what roles and separators of one message take."""
+"""Approximate cost of the role and the separators of one message."""
 
 IMAGE_TOKENS: Final = 1_600
-"""About what a large image takes; no provider counts much more."""
+"""Approximate cost of a large image; no provider counts much more."""
 
 BYTES_PER_DOCUMENT_TOKEN: Final = 16
-"""For a document of pages: fonts and layout are not counted."""
+"""For documents with pages, whose fonts and layout cost no tokens."""
 
 DOCUMENT_TOKENS_MAX: Final = 50_000
 """Maximum estimate of one document. Beyond some pages its size comes from pictures, not from text, and
-an estimate must not refuse what the server might accept."""
+an estimate must not reject a document that the server might accept."""
 
 
 def entry_tokens(entry: Entry) -> int:
-    """Estimate one entry as model input, without its reasoning."""
+    """Estimate the tokens of an entry as model input, without its reasoning."""
     if not isinstance(entry, MessageEntry):
         return text_tokens(len(entry.summary))
     chars = len(entry.text)
@@ -46,12 +46,12 @@ def entry_tokens(entry: Entry) -> int:
 
 
 def estimate_tokens(entries: Iterable[Entry]) -> int:
-    """Estimate entries as model input."""
+    """Estimate the tokens of entries as model input."""
     return sum(map(entry_tokens, entries))
 
 
 def message_tokens(message: ModelMessage) -> int:
-    """Estimate one message, with everything in it."""
+    """Estimate the tokens of a message, with everything in it."""
     chars = len(message.text)
     attached = 0
     if type(message) is AssistantMessage:
@@ -65,22 +65,22 @@ def message_tokens(message: ModelMessage) -> int:
 
 
 def tool_tokens(tools: Iterable[ToolSpec]) -> int:
-    """Estimate the definitions of tools."""
+    """Estimate the tokens of tool definitions."""
     return sum(tool.json_bytes // CHARS_PER_TOKEN for tool in tools)
 
 
 def system_tokens(system: str) -> int:
-    """Estimate a system prompt."""
+    """Estimate the tokens of a system prompt."""
     return text_tokens(len(system)) if system else 0
 
 
 def text_tokens(chars: int) -> int:
-    """Estimate what a message of that many characters costs."""
+    """Estimate the tokens of a message with that many characters."""
     return MESSAGE_TOKENS + chars // CHARS_PER_TOKEN
 
 
 def attachment_tokens(attachments: Iterable[Attachment]) -> int:
-    """Estimate what files cost that stand beside a text."""
+    """Estimate the tokens of attached files."""
     return sum(map(_file_tokens, attachments))
 
 
@@ -93,7 +93,7 @@ def _file_tokens(file: Attachment) -> int:
 
 
 def _chars(value: Any) -> int:
-    """Return about how long the JSON of a value is."""
+    """Return the approximate length of a value's JSON."""
     kind = type(value)
     if kind is str:
         return len(value) + 2

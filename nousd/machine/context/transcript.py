@@ -2,11 +2,11 @@
 
 Pure and deterministic. The rules (protocol/semantics/models.md): the last compaction's summary
 replaces everything before its first kept entry; every tool call is followed by exactly one result, which
-is ``interrupted`` if none was stored; an answer without content is omitted; the last message is never
-the model's own answer but a request to continue. Two user messages in a row stay two.
+is ``interrupted`` if none was stored; an answer without content is omitted; after an answer of the model
+at the end, a request to continue is added. Two user messages in a row stay separate.
 
-A context mostly grows at its end: ``GrowingTranscript`` folds only what is new, and gives the same
-messages as a fold of the whole. ``compiler`` limits the size.
+A context usually grows at its end: ``GrowingTranscript`` folds only the new entries, and gives the same
+messages as a fold of the whole context. ``compiler`` limits the size.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CONTINUE: Final = "[The answer above broke off. Continue.]"
 INTERRUPTED: Final = "tool_error: interrupted"
 
 Accepts = Callable[[str], bool]
-"""Decides whether a model accepts a file of that media type."""
+"""Returns whether a model accepts a file of a media type."""
 
 
 def in_context(path: Sequence[Entry]) -> list[Entry]:
-    """Return the effective part of a path (root -> leaf): from the last compaction on, if
-    there is one.
+    """Return the effective part of a path (root to leaf): if there is a compaction, the last one, the
+    entries that it kept, and all later entries.
     """
     for index in range(len(path) - 1, -1, -1):
         compaction = path[index]
@@ -58,7 +58,7 @@ def in_context(path: Sequence[Entry]) -> list[Entry]:
 
 
 def with_entry(context: Sequence[Entry], entry: Entry) -> list[Entry]:
-    """Return the context after an entry is appended, given the context before."""
+    """Return a context after an entry is appended to it."""
     path = [*context, entry]
     return in_context(path) if isinstance(entry, CompactionEntry) else path
 
@@ -90,7 +90,7 @@ def find_unanswered_calls(context: Sequence[Entry]) -> tuple[ToolCall, ...]:
 
 
 class ModelTranscript(NamedTuple):
-    """The messages for a model made of a context, and the entries left out.
+    """The messages that a context becomes for a model, and the entries left out.
 
     Args:
         omitted: ``empty``: an answer without text and calls; ``no_call``: a result without its call;
@@ -114,7 +114,7 @@ def build_transcript(
     """Return the messages of a model call that continues ``context``.
 
     Args:
-        choice: the called model; no other accepts its reasoning back.
+        choice: the model to call; only reasoning that it wrote is included.
     """
     fold = _Fold(choice, accepts)
     for entry in context:
@@ -123,9 +123,9 @@ def build_transcript(
 
 
 class GrowingTranscript:
-    """Folds contexts, each of which mostly continues the one before.
+    """Folds contexts, each of which usually continues the previous one.
 
-    What a model accepts must depend on its provider and name alone.
+    ``accepts`` must depend only on the provider and the name of the model.
     """
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class GrowingTranscript:
         self._fold: _Fold | None = None
 
     def count_common_entries(self, context: Sequence[Entry]) -> int:
-        """Return the number of entries that a context has in common with the one before."""
+        """Return the number of entries that a context has in common with the previous one."""
         return len(self._entries) if begins_with(context, self._entries) else 0
 
     def build(
@@ -177,7 +177,7 @@ class _Fold:
             self._answer(entry)
 
     def end(self) -> ModelTranscript:
-        """Return the transcript as it is now. Further entries may follow."""
+        """Return the transcript so far; more entries may follow."""
         last: list[ModelMessage] = [_build_interrupted_result(call) for call in self._owed.values()]
         closing = 0
         if isinstance((last or self._messages or (None,))[-1], AssistantMessage):
@@ -221,7 +221,7 @@ class _Fold:
         self._owed = {call.id: call for call in asked}
 
     def _settle(self, entry: MessageEntry) -> None:
-        """Add a result, after filling in results for earlier calls that never got one."""
+        """Add a result, after adding results for earlier calls that never got one."""
         call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
         if call_id not in self._owed:
             self._omitted.append(Omitted(entry.id, "no_call"))

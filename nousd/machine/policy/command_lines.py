@@ -1,4 +1,4 @@
-r"""Command lines of a small grammar, read completely or not at all.
+r"""Command lines of a small grammar, parsed completely or not at all.
 
 ::
 
@@ -7,8 +7,8 @@ r"""Command lines of a small grammar, read completely or not at all.
     word   = letters, digits and ``_ - . / : = , @ % + ^``; '...'; "..." without $ ` \\ !
 
 Anything else in a line (redirections, assignments, substitutions, globs, reserved words, line ends,
-comments) can make a shell do what the words do not say. Such a line has no parts here, because nothing
-is guessed. Pure.
+comments) can make a shell do something that the words do not show. Such a line has no parts here,
+because this module never guesses. Pure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ JUDGED_CHARS_MAX: Final = 16 * 1024
 JUDGED_WORDS_MAX: Final = 1024
 JUDGED_PARTS_MAX: Final = 64
 """Maximum words and commands of such a line, because each may be compared with hundreds of rules while
-others wait."""
+other tasks wait."""
 
 Words = tuple[str, ...]
 """A program and its arguments, without quotes."""
@@ -60,7 +60,7 @@ _RESERVED: Final = frozenset(
 
 
 def parts_of(line: str) -> tuple[Words, ...] | None:
-    """Return the commands of a line; None if it is not of the grammar."""
+    """Return the commands of a line; None if the line does not follow the grammar."""
     if len(line) > JUDGED_CHARS_MAX:
         return None
     parts: list[list[str]] = [[]]

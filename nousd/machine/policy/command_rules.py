@@ -1,8 +1,8 @@
 """Matches the command pattern of a rule against a command line.
 
-``git log`` means exactly these words, ``git log *`` these words and any after them, ``=TEXT`` the line
-that is exactly TEXT. A permission matches only what it certainly means and what cannot hide a second
-command; a denial or a question also reports what it may mean (``maybe``).
+``git log`` matches exactly these words, ``git log *`` these words and any after them, ``=TEXT`` only the
+line TEXT. A permission matches only commands that it certainly covers and that cannot hide a second
+command; a denial or a question also reports possible matches (``maybe``).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SHELLS_DEEP: Final = 4
 """Maximum depth of shells in shells, and programs in programs, that is examined."""
 
 _STARTED_MAX: Final = 8
-"""Maximum number of programs that one may start that are examined."""
+"""Maximum number of programs started by another program that are examined."""
 
 _QUOTES: Final = str.maketrans("", "", "'\"\\")
-"""Removes what a shell does not see as part of a word."""
+"""Removes characters that a shell does not treat as part of a word."""
 
 _RENAMING: Final = frozenset({"alias.", "include"})
 """Prefixes of settings by which git and others give their own commands other names."""
@@ -50,7 +50,7 @@ class CommandPattern(NamedTuple):
     """The parsed command pattern of a rule.
 
     Args:
-        line: the whole line, if only that line is meant.
+        line: the whole line, if the pattern matches only that line.
         words: the first words of a command.
         goes_on: whether other words may follow.
     """
@@ -82,10 +82,10 @@ def command_pattern(text: str) -> CommandPattern:
 
 
 def check_allows(pattern: CommandPattern) -> None:
-    """Refuse a permission that would apply to any command.
+    """Raise if a permission would allow any command.
 
     Raises:
-        RuleInvalid: the star is in the place of another program's name.
+        RuleInvalid: the star stands for the name of another program.
     """
     words = pattern.words
     if not pattern.goes_on or not words:
@@ -146,7 +146,7 @@ def _is_about_one(pattern: CommandPattern, words: Words, depth: int) -> Match:
 
 
 def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int) -> bool:
-    """Return whether a denial or a question may cover one of the commands, or there are too many."""
+    """Return whether a denial or a question may cover one of the commands, or too many to examine."""
     for count, words in enumerate(commands):
         too_many = depth > _SHELLS_DEEP or count == _STARTED_MAX
         if too_many or _is_about_one(pattern, words, depth) != "no":
@@ -155,12 +155,14 @@ def _is_about_any(pattern: CommandPattern, commands: Iterable[Words], depth: int
 
 
 def _find_started_commands(words: Words) -> Iterator[Words]:
-    """Yield the programs that a program may start that starts another (``find . -exec sh -c LINE``)."""
+    """Yield the commands that a program which starts others may start (``find . -exec sh -c LINE``)."""
     return (words[index:] for index, word in enumerate(words) if index and starts_others(word))
 
 
 def _is_named(pattern: CommandPattern, words: Words) -> bool:
-    """Return whether an argument is the option, could be after expansion by a shell, or aliases it."""
+    """Return whether an argument contains a name from the pattern or a setting that renames commands, or
+    may contain one after a shell expands it.
+    """
     names = {pattern.words[0].rpartition("/")[2].lower()}
     if program_of(words) == program_of(pattern.words):
         names |= _RENAMING.union(
@@ -174,7 +176,7 @@ def _is_named(pattern: CommandPattern, words: Words) -> bool:
 
 @lru_cache(maxsize=256)
 def _arguments(words: Words) -> tuple[str, ...]:
-    """Return the arguments as a shell would spell them that reads them once more."""
+    """Return the arguments as a shell that parses them once more would read them."""
     return tuple(word.translate(_QUOTES).lower() for word in words[1:])
 
 
@@ -195,7 +197,7 @@ def _begins(pattern: CommandPattern, words: Words) -> bool:
 
 
 def _same_program(wanted: Words, words: Words) -> bool:
-    """Return whether a program is meant; a bare name means it in every directory."""
+    """Return whether a command runs the wanted program; a bare name covers every directory."""
     return words[0] == wanted[0] or words[0].rpartition("/")[2] == wanted[0]
 
 
@@ -232,7 +234,7 @@ def _line_of_shell(words: Words) -> str | None:
     if program_of(words) in SHELLS:
         for option, line in pairwise(words[1:]):
             if option.endswith("c") and _SHELL_OPTION.fullmatch(option[:-1]):
-                # Behind -c there may be more options before the line.
+                # More options may follow -c before the line.
                 return None if line.startswith(("-", "+")) else line
             if not _SHELL_OPTION.fullmatch(option):
                 return None

@@ -1,8 +1,8 @@
-"""The paths that rules deny to one call, including paths that the call did not name.
+"""The paths that rules deny to one call, including paths that the call does not name.
 
-A call is judged by the paths that it names and may still reach others: a directory is searched whole,
-or a link is replaced between the decision and the opening. So denied paths, and paths that need an
-approval which this call did not get, are also refused where files are opened.
+A call is judged by the paths that it names, but may reach others: a directory is searched as a whole, or
+a link is replaced between the decision and the opening. So denied paths, and paths that need an approval
+which this call did not get, are also refused when files are opened.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _REMEMBERED: Final = 256
 
 class DeniedPaths(NamedTuple):
     """Patterns that fully match paths relative to the workspace, ``.`` for the workspace itself; a
-    directory includes everything in it. ``repositories``: whether a write must not lead into a folder
-    that git takes for a repository, or make one. ``may_miss``: whether the call may run although not
-    every file of ``reading`` could be found by all its names, because the user was asked.
+    directory includes everything in it. ``repositories``: whether a write must not enter or create a
+    directory that git regards as a repository. ``may_miss``: whether the call may run although some
+    files of ``reading`` could not be found under all of their names, because the user was asked.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
@@ -38,9 +38,9 @@ def find_denied_paths(
     """Return the paths that are denied to a call.
 
     Args:
-        questions: groups of rules that ask; each has a pattern of its own, so that a sandbox, which
-            has a way of its own with the built-in ones, can tell them from a user's. The paths that the
-            call names are open to it, because it only runs after approval.
+        questions: groups of rules that ask. Each group has its own pattern, because a sandbox treats the
+            built-in rules differently from a user's. The paths that the call names are open to it,
+            because it only runs after approval.
     """
     return DeniedPaths(
         reading=(
@@ -88,8 +88,8 @@ def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a regular expression for the areas, without the exceptions in them and the directories on
-    the way to those.
+    """Return a regular expression for the areas, except the paths ``but``, everything in them, and the
+    directories above them.
     """
     spared = ""
     if but:

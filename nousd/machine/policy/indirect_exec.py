@@ -1,8 +1,8 @@
 """Programs and options that make one command run another.
 
-One conservative table: what a rule for the outer command must not allow is recognised by name, never by
-parsing arguments as the program does. A word that only looks like such an option costs one approval
-request. Which programs are harmless cannot be known: a user who allows ``python *`` allows everything
+One conservative table: whatever a rule for the outer command must not allow is recognised by name, never
+by parsing arguments as the program does. A word that only looks like such an option costs one approval
+request. It cannot be known which programs are harmless: a user who allows ``python *`` allows everything
 that Python can do.
 """
 
@@ -29,14 +29,14 @@ TRANSPARENT: Final = _words(
 """Programs that run the program named in their arguments, and no other."""
 
 _OPERANDS: Final = _words("timeout chrt taskset")
-"""Those among them that take a word of their own before the program."""
+"""Transparent programs that take an operand before the program."""
 
 _LINES: Final = {
     "env": "-S --split-string",
     "sudo": "-s -i -e --shell --login --edit",
     "doas": "-s",
 }
-"""Their options that make a shell, or the program itself, read a line."""
+"""Options of transparent programs that make a shell, or the program itself, read a line."""
 
 _BUILTINS: Final = frozenset().union(
     # shell builtins that run words, or change the meaning of the words after them
@@ -82,7 +82,7 @@ _PROGRAMS: Final = SHELLS | TRANSPARENT.union(
 )
 
 _RUNNERS: Final = _PROGRAMS | _BUILTINS
-"""Programs that run what their arguments or their input say, whatever these are."""
+"""Programs that run the commands in their arguments or input, whatever these are."""
 
 _INTERPRETER: Final = "-c -e -E -r -R -p -x -i - --eval --execute --print --run --command"
 
@@ -207,10 +207,10 @@ _OPTIONS: Final = {
     "psql": "-c -f --command --file -o",
     "mysql": "-e --execute --pager",
 }
-"""program -> arguments that make it run another program or write a file of its choice.
+"""program -> arguments that make it run another program or write a file that they name.
 
-``--long`` also means its abbreviations and ``--long=...``; ``-x`` any cluster of letters that contains
-it; ``-word`` and ``word`` themselves; a star any ending; ``=`` any word with that sign in it.
+``--long`` also matches its abbreviations and ``--long=...``; ``-x`` any cluster of letters that contains
+it; ``-word`` and ``word`` themselves; a star any ending; ``=`` any word that contains that sign.
 """
 
 _SAME_AS: Final = {
@@ -271,7 +271,7 @@ _TAKE_SCRIPTS: Final = frozenset(
 """Programs whose own options end at the name of a script."""
 
 _TAKE_MODULES: Final = frozenset({"python", "pypy"})
-"""Those among them that run a module with ``-m``."""
+"""Programs among them that run a module with ``-m``."""
 
 
 def program_of(words: Words) -> str:
@@ -301,16 +301,16 @@ def starts_others(word: str) -> bool:
 
 @lru_cache(maxsize=256)
 def reads_line(words: Words) -> bool:
-    """Return whether an option makes a transparent program read a line, whose words may be spelled
-    anyhow.
+    """Return whether an option makes a transparent program read a line, in which a word can be spelled
+    in many ways.
     """
     options = _LINES.get(program_of(words), "").split()
     return any(_means(option, word) for word in words[1:] for option in options)
 
 
 def find_wrapped_commands(words: Words) -> Iterator[Words]:
-    """Yield the commands that a transparent program may run: from each word on that can be the first of
-    one.
+    """Yield the commands that a transparent program may run: one from each word that can be the first of
+    a command.
     """
     may_be_operand = program_of(words) in _OPERANDS
     may_be_value = False
@@ -330,7 +330,7 @@ def may_hide_command(words: Words, literal: int = 1) -> bool:
     """Return whether a command may run another that its first words do not show.
 
     Args:
-        literal: number of words, the program included, that the rule spells out.
+        literal: number of words that the rule spells out, including the program.
     """
     program = program_of(words)
     if program in _RUNNERS:

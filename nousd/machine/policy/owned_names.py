@@ -1,7 +1,7 @@
-"""The names under which external agents are offered tools of ours.
+"""The names under which nousd offers its own tools to external agents.
 
-An agent has tools of its own called ``read`` or ``bash``; ours have names that cannot be mistaken for
-them. Each is one of our tools, so the rules for that one bind it too.
+An agent has tools of its own called ``read`` or ``bash``; nousd's tools have names that cannot be
+mistaken for them. The rules for a tool of nousd also apply to it under such a name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ OWNED: Final = {
     "patch.apply": "patch",
     "workspace.exec": "bash",
 }
-"""Name towards agents -> our tool. No two share one."""
+"""name for agents -> nousd's tool; no two names share one."""
 
 
 def names_of(tool: str) -> tuple[str, ...]:
-    """Return the names under which rules can mean a tool: its own, and that of the tool that it is."""
+    """Return the names by which rules can refer to a tool: its own, and that of nousd's tool."""
     ours = OWNED.get(tool)
     return (tool,) if ours is None else (tool, ours)

@@ -1,8 +1,8 @@
 """Globs over paths in the workspace, as regular expressions that any process can use.
 
-A glob starts at the workspace and cannot lead out of it. Where a rule asks or denies, one without a
-slash is meant in every directory, as in ``.gitignore``: a secret may lie anywhere. ``nousd.globs``
-defines the meaning of its signs.
+A glob starts at the workspace and cannot lead out of it. In a rule that asks or denies, a glob without a
+slash applies in every directory, as in ``.gitignore``: a secret may be anywhere. ``nousd.globs`` defines
+the syntax.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from nousd.errors import RuleInvalid
 from nousd.globs import RULES, GlobInvalid, expand_braces, names_in, names_regex
 
 ALTERNATIVES_MAX: Final = RULES.alternatives_max
-"""Maximum globs that the braces of one stand for."""
+"""Maximum number of globs that the braces of one expand to."""
 
 REGEX_CHARS_MAX: Final = 16_384
-"""Maximum characters of a glob's expression, because compiling a longer one takes long."""
+"""Maximum length of a glob's regular expression, because compiling a longer one takes long."""
 
 _SPECIAL: Final = re.compile(r"[*?\[\]{},]")
 
@@ -38,11 +38,11 @@ def glob_regex(glob: str) -> str:
 
 def deep_glob_regex(glob: str) -> str:
     """Return a regular expression for a glob that ``glob_regex`` accepts, where alternatives without a
-    slash are meant at any depth. A slash at the end does not count; ``./x`` is ``x`` at the top, and
-    ``.`` the workspace itself.
+    slash match at any depth. A trailing slash does not count; ``./x`` is ``x`` at the top, and ``.`` the
+    workspace itself.
 
     Raises:
-        RuleInvalid: as ``glob_regex``, but a longer one is not refused.
+        RuleInvalid: as ``glob_regex``, except that the length is not limited.
     """
     return _any_of(
         names if "/" in one.rstrip("/") or names == ["."] else ["**", *names]
@@ -63,7 +63,7 @@ def literal_glob(paths: Sequence[str]) -> str:
     """Return a glob that matches exactly these paths."""
     quoted = [_SPECIAL.sub(_quote_match, path) for path in paths]
     if quoted[0].startswith(("=", "#")):
-        # A rule that begins so is not a path.
+        # A pattern that begins with such a character is not a path.
         quoted[0] = f"[{quoted[0][0]}]{quoted[0][1:]}"
     return quoted[0] if len(quoted) == 1 else "{" + ",".join(quoted) + "}"
 

@@ -1,6 +1,6 @@
 """Decides whether a tool call may run: by the rules in force, then by the session's mode.
 
-Pure decisions on facts (``wire.objects.tool_footprint``). Nobody is asked here. Source:
+Pure decisions on facts (``wire.objects.tool_footprint``); asking the user is left to the caller. Source:
 protocol/semantics/permissions.md.
 """
 
@@ -28,16 +28,16 @@ from nousd.wire.objects.tool_footprint import Access
 Verdict = Literal["allow", "deny", "ask"]
 
 _PLACES_NAMED: Final = 3
-"""Maximum outside paths in a reason; the user sees all of them beside it."""
+"""Maximum number of outside paths in a reason; clients show the user all of them separately."""
 
 
 class Judgement(NamedTuple):
-    """The policy decision on a call, with the opinion of each source.
+    """The policy decision on a call, with the decision of each source.
 
     Args:
         reason: the reason for the verdict, for people.
         rule: the rule that would allow such calls from now on; "" if no rule can.
-        closed: paths that the call must not access, whatever it finds on its way.
+        closed: paths that the call must not access, even if it did not name them.
     """
 
     verdict: Verdict
@@ -56,20 +56,20 @@ class Case(NamedTuple):
     rules: Sequence[Rule]
 
     def of(self, decision: RuleDecision) -> tuple[Rule, ...]:
-        """Return the rules of one kind in force, the built-in ones included."""
+        """Return the rules in force for one decision, including the built-in ones."""
         rules = of_decision(tuple(self.rules), decision)
         return (*protection(), *rules) if decision == "ask" else rules
 
 
 def judge(case: Case) -> Judgement:
-    """Return whether a call may run, may not run, or needs approval."""
+    """Decide whether a call may run, may not run, or needs approval."""
     ruling = _ruling(case)
     by_rules = ruling.source
     if by_rules.decision == "deny":
         return _build_judgement(case, "deny", by_rules.reason, (by_rules,))
     verdict, reason = _MODES[case.mode](case.access, ruling)
     if case.access.outside and verdict != "deny":
-        # Neither a rule nor a mode can allow paths that none of them is about.
+        # No rule and no mode covers paths outside of the workspace, so none can allow them.
         reason = f"it leads out of the workspace, to {_format_paths(case.access.outside)}"
         by_override = PolicySource(source="override", decision="ask", reason=reason)
         return _build_judgement(case, "ask", reason, (by_rules, by_override))
@@ -91,17 +91,18 @@ def _build_judgement(
     asked = of_decision(tuple(case.rules), "ask")
     questions = () if case.mode == "yolo" else (protection(), asked)
     closed = find_denied_paths(case.of("deny"), questions, case.tool, case.access)
-    # Between the decision and the write another call may have made the rest of a repository.
+    # Between the decision and the write, another call may create the rest of a repository.
     closed = closed._replace(repositories=case.mode != "yolo" and not case.access.obeyed)
     return Judgement(verdict, reason, sources, rule_for(case.tool, case.access), closed)
 
 
 def with_doubt(judgement: Judgement, doubt: str, mode: PermissionMode) -> Judgement:
-    """Return the decision on a call that may reach what it must not, like that of a denial of which
-    cannot be told whether it applies: the user's word on this very call wins over it.
+    """Return the decision on a call that may reach paths closed to it. As with a denial that may or may
+    not apply, the call needs approval (in the mode ``yolo`` it is denied), unless the user has granted
+    this very call.
 
     Args:
-        doubt: why not everything that is closed to the call was found.
+        doubt: why not all paths that are closed to the call were found.
     """
     if judgement.verdict == "deny":
         return judgement
@@ -126,7 +127,7 @@ class _Ruling(NamedTuple):
     """The decision of the rules.
 
     Args:
-        may_be_denied: whether they ask because a denial may be meant that cannot be matched.
+        may_be_denied: whether they ask because a denial may apply, which cannot be determined.
     """
 
     source: PolicySource
@@ -137,7 +138,7 @@ def _ruling(case: Case) -> _Ruling:
     denial = find_covering_rule(case.of("deny"), case.tool, case.access)
     if denial.rule is not None and denial.is_certain:
         return _build_ruling("deny", denial.rule)
-    # The user's word on this very call overrides every question, but no denial.
+    # A grant for this very call overrides every question, but no denial.
     grant = _grant_of_this_call(case)
     if grant is not None:
         return _build_ruling("allow", grant)
@@ -201,8 +202,7 @@ def _in_ask(access: Access, ruling: _Ruling) -> _Said:
 
 def _in_auto(access: Access, ruling: _Ruling) -> _Said:
     if "exec" in access.classes and not access.is_confined:
-        # Such a program can reach every network as well; that nothing confines it is the stronger
-        # reason.
+        # Such a program can also reach every network; that it has no sandbox is the stronger reason.
         return _after_rules(ruling, ("ask", "it runs a program without a sandbox"))
     if "network" in access.classes:
         return _after_rules(ruling, ("ask", "it reaches a network"))

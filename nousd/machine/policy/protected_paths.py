@@ -1,11 +1,12 @@
-"""Files that programs act on although their user only looks: no tool writes them without approval.
+"""Files that programs obey although the user only looks: no tool writes them without approval.
 
-Git runs what its directory says, editors and shells run what a folder's files say when it is opened or
-entered, and agent programs follow the instructions in theirs. Write access there means running anything
-later, outside of every rule. Not protected is what runs when the user builds, tests or installs.
+Git runs commands that its directory names, editors and shells run files of a folder when it is opened or
+entered, and agent programs follow the instructions in their files. Write access to them means running
+anything later, outside of every rule. Files that run when the user builds, tests or installs are not
+protected.
 
-The names are rules like any other, which ask. What git obeys by content or layout and not by name is
-found by ``tools.fs.git_layout``, and judged in the same way (``Access.obeyed``).
+The names are ordinary rules, which ask. Files that git obeys because of their content or layout,
+whatever their name, are found by ``tools.fs.git_layout`` and judged in the same way (``Access.obeyed``).
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from nousd.machine.policy.rules import Rule, rules_of
 
 
 class ObeyedFiles(NamedTuple):
-    """Files that one program obeys; in any directory, in any case, each with everything in it.
+    """Files that one program obeys: in any directory, in any case, each with everything in it.
 
     Args:
-        when: what the user does while the program obeys them.
-        in_sandbox: commands in a sandbox cannot change those that exist (``closed``), or can, since git
-            itself must replace them, and what they did is ``reported``.
+        when: the user's action in which the program obeys them.
+        in_sandbox: ``closed`` if commands in a sandbox cannot change existing ones; ``reported`` if they
+            can, because git itself must replace such files, and the changes are reported.
     """
 
     program: str
@@ -115,16 +116,16 @@ OBEYED: Final = (
 )
 
 PROTECTED_PLACES: Final = tuple(place for files in OBEYED for place in files.places)
-"""The names of all of them."""
+"""The names of all protected files."""
 
 
 def places_in_sandbox(kind: Literal["closed", "reported"]) -> tuple[str, ...]:
-    """Return the names that commands in a sandbox are treated with in this way."""
+    """Return the names of the protected files that a sandbox treats in this way."""
     return tuple(place for files in OBEYED if files.in_sandbox == kind for place in files.places)
 
 
 @functools.cache
 def protection() -> tuple[Rule, ...]:
-    """Return the rules that ask before writing to them."""
+    """Return the rules that ask before a protected file is written."""
     places = (f"write(**/{place})" for place in PROTECTED_PLACES)
     return rules_of("ask", places, "the protected places")

@@ -1,9 +1,9 @@
 """Rules by which a user or a project allows, asks about or denies tool calls.
 
 A rule is ``TOOL`` or ``TOOL(PATTERN)``. A call is judged by everything in its footprint: paths, hosts,
-the commands of its line. It is denied or needs approval if a rule says so about one of them, and is
-allowed if rules allow all of them. Where a command line cannot be judged by its words, a denial or
-question that may be meant counts as a question. Source: protocol/semantics/permissions.md.
+and the commands of its line. It is denied or needs approval if a rule says so about any of them, and is
+allowed if rules allow all of them. If a command line cannot be judged by its words, a denial or question
+that may apply counts as a question. Source: protocol/semantics/permissions.md.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ _COMMAND_TOOLS: Final = frozenset({"bash", "exec"})
 """Tools whose patterns are command lines only, so that any other pattern is a mistake."""
 
 _REMEMBERED: Final = 256
-"""Number of lookups that are cached for one set of rules; the rules in force are mostly those of the
+"""Number of lookups that are cached for one set of rules; the rules in force are usually those of the
 previous call."""
 
 _TOOL: Final = re.compile(r"[A-Za-z0-9_.*-]+")
 
 _HOST: Final = re.compile(r"[^\s/]{1,255}")
-"""Maximum length of a host pattern; a longer one matches no host, and takes long to translate."""
+"""A host pattern; a longer one matches no host, and takes long to translate."""
 
 
 class Rule(NamedTuple):
     """A rule and its origin, for people.
 
     Args:
-        is_grant: whether the user granted it when asked about a call.
+        is_grant: whether the user granted it in answer to an approval request.
     """
 
     decision: RuleDecision
@@ -80,13 +80,13 @@ class Meaning(NamedTuple):
 
     Args:
         tool: matches the names of tools.
-        tool_class: the effect that a question or denial of that name covers in every tool.
+        tool_class: the effect that a question or denial with this name covers in every tool.
         is_any: whether the rule has no pattern.
-        place, host, command: match what a permission is about; None with ``is_any``, or where the
-            pattern cannot mean such a thing.
+        place, host, command: match what a permission covers; None with ``is_any``, or if the pattern
+            cannot match such a thing.
         area: matches the paths that a question or denial covers: ``place`` with everything in it, at any
             depth if the pattern has no slash, in any case, because the file system may ignore case.
-        definition: the definition of a tool as another program gives it (``Access.definition``).
+        definition: the definition of a tool that another program provides (``Access.definition``).
     """
 
     tool: re.Pattern[str]
@@ -99,7 +99,7 @@ class Meaning(NamedTuple):
     definition: str | None = None
 
     def is_about_tool(self, tool: str) -> bool:
-        """Return whether it names a tool, or the tool of ours that an agent knows by another name."""
+        """Return whether it names a tool, or nousd's tool behind an agent's name for it."""
         return any(self.tool.match(name) for name in names_of(tool))
 
     @property
@@ -113,7 +113,7 @@ class Finding(NamedTuple):
 
     Args:
         rule: the rule that decides; None if none applies.
-        is_certain: whether it certainly applies. If not, the command line cannot be judged.
+        is_certain: whether it certainly applies. If not, it may apply to the call.
     """
 
     rule: Rule | None = None
@@ -157,10 +157,10 @@ def rules_in(
 
 
 def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
-    """Raise for an invalid rule.
+    """Raise if a rule is invalid.
 
     Raises:
-        RuleInvalid: the text repeats the rule, the fault and the origin.
+        RuleInvalid: the message repeats the rule and its origin, and gives the reason.
     """
     try:
         command = meaning_of(text).command
@@ -214,12 +214,12 @@ def _command_or_none(pattern: str) -> CommandPattern | None:
         return None
 
 
-# --- what a call touches -----------------------------------------------------------------------
+# --- rules and the footprint of a call ---------------------------------------------------------
 
 
 def find_covering_rule(rules: Sequence[Rule], tool: str, access: Access) -> Finding:
     """Return the first of the rules, all denials or all questions, that covers a call; a certain match
-    comes before a possible one.
+    precedes a possible one.
     """
     doubtful = NOTHING
     for rule in _of_tool_or_class(tuple(rules), tool, access.classes):
@@ -233,7 +233,7 @@ def find_covering_rule(rules: Sequence[Rule], tool: str, access: Access) -> Find
 
 def find_permission(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
     """Return the first of the permissions that together allow everything in a call's footprint; None if
-    something is not allowed.
+    a part of it is not allowed.
     """
     named = [rule for rule in rules if rule.meaning.is_about_tool(tool)]
     for rule in named:
@@ -253,7 +253,7 @@ def find_permission(rules: Sequence[Rule], tool: str, access: Access) -> Rule | 
 
 
 def allows_line(rules: Sequence[Rule], tool: str, access: Access) -> Rule | None:
-    """Return the first permission that is exactly this whole command line."""
+    """Return the first permission for exactly this whole command line."""
     if not _is_line_alone(access):
         return None
     pattern = command_rules.CommandPattern(access.command)
@@ -268,7 +268,7 @@ def of_decision(rules: tuple[Rule, ...], decision: RuleDecision) -> tuple[Rule, 
 
 
 def _is_line_alone(access: Access) -> bool:
-    """Return whether a call runs a command line, and does nothing else that rules could cover."""
+    """Return whether a call's footprint is only a command line."""
     return access.command is not None and not (access.paths or access.hosts)
 
 
@@ -276,8 +276,8 @@ def _is_line_alone(access: Access) -> bool:
 def _of_tool_or_class(
     rules: tuple[Rule, ...], tool: str, classes: frozenset[ToolClass]
 ) -> tuple[Rule, ...]:
-    """Return the denials or questions that may cover calls of a tool with such effects: few of those in
-    force, and the same for each of its calls.
+    """Return the denials or questions that may cover calls of a tool with such effects: a few of those
+    in force, and the same for each call.
     """
     meant = ((rule, rule.meaning) for rule in rules)
     return tuple(
@@ -304,7 +304,7 @@ def _is_about(meaning: Meaning, access: Access) -> Match:
 
 def _is_of_class(meaning: Meaning, classes: frozenset[ToolClass]) -> bool:
     """Return whether a call has the effect that a rule names by class. A program may read and write
-    whatever it can reach, so a rule about certain paths cannot be applied to it.
+    anything that it can reach, so a rule about certain paths cannot be applied to it.
     """
     if meaning.tool_class in classes:
         return True
@@ -361,6 +361,6 @@ def rule_for(tool: str, access: Access) -> str:
 
 
 def _can_be_named(paths: Sequence[str]) -> bool:
-    """Return whether paths lie inside, and are few enough for one rule."""
+    """Return whether paths are inside the workspace, and few enough for one rule."""
     inside = (not path.startswith(("/", "~")) and ".." not in path.split("/") for path in paths)
     return len(paths) <= ALTERNATIVES_MAX and all(inside)

@@ -26,13 +26,13 @@ def own_rules(rules: SessionRules | None) -> tuple[Rule, ...]:
 
 
 def has_room(rules: SessionRules) -> bool:
-    """Return whether rules stay within the limit of a session."""
+    """Return whether rules are within the limit of a session."""
     texts = (*rules.allow, *rules.ask, *rules.deny)
     return sum(map(len, texts)) <= SESSION_RULES_CHARS_MAX
 
 
 def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
-    """Return a session's rules with another denial; None if there is no room for it."""
+    """Return a session's rules with another denial; None if that exceeds the limit."""
     so_far = SessionRules() if rules is None else rules
     if text in so_far.deny:
         return so_far
@@ -41,7 +41,7 @@ def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
 
 
 def merge_rules(several: Iterable[SessionRules | None]) -> SessionRules | None:
-    """Return the rules of several sessions as those of one; None if none has any."""
+    """Return the combined rules of several sessions; None if none has any."""
     some = [rules for rules in several if rules is not None]
     if not some:
         return None

@@ -1,6 +1,6 @@
 """The permissions of a subtask's worker: those of its parents, within its own limits.
 
-Pure. ``machine.policy.permission`` judges the calls of the parents.
+Pure. ``machine.policy.permission`` makes the parents' decision.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _STRICTEST_FIRST: Final[tuple[Verdict, ...]] = ("deny", "ask", "allow")
 
 
 def narrowest(modes: Iterable[PermissionMode]) -> PermissionMode:
-    """Return the strictest of some modes; there must be one."""
+    """Return the strictest of one or more modes."""
     return min(modes, key=_NARROWEST_FIRST.index)
 
 
 class WorkersCase(NamedTuple):
-    """A call of a worker, for a decision by the worker's own limits.
+    """A worker's call, to be judged by the worker's own limits.
 
     Args:
-        mode: the strictest of the worker's session and of all its parents'.
-        is_narrower: whether that is stricter than the parents'.
+        mode: the strictest mode of the worker's session and of all its parents.
+        is_narrower: whether this is stricter than the parents' modes.
         granted: the rules that the user granted in these sessions.
     """
 
@@ -87,10 +87,10 @@ def _own(case: WorkersCase) -> Judgement:
 
 
 def check_rules(worker: WorkerSpec) -> None:
-    """Raise for a worker with an invalid rule.
+    """Raise if a worker has an invalid rule.
 
     Raises:
-        RuleInvalid: it names the rule.
+        RuleInvalid: the message names the rule.
     """
     permissions = worker.permissions
     lists: dict[RuleDecision, tuple[str, ...]] = {
@@ -114,5 +114,5 @@ def of_parent(worker: WorkerSpec, parent: WorkerSpec | None) -> WorkerSpec:
 
 
 def has_tool(worker: WorkerSpec | None, name: str) -> bool:
-    """Return whether a worker has a tool; without a worker, every tool."""
+    """Return whether a worker has a tool; without a worker, every tool is available."""
     return worker is None or worker.tools is UNSET or name in worker.tools

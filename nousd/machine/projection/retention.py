@@ -1,12 +1,12 @@
-"""Joins old deltas: which lines of the log become one, and its content.
+"""Joins old deltas: chooses the lines of the log that become one, and builds that line.
 
-The deltas of a finished message or tool execution contain nothing that its end does not. So once they
-are old, one line of each type replaces all of them. It is the last one, with the whole text: a reader
-that has seen only some of them has yet to reach its number, and a replay is still a valid run.
-``joined_from`` names the first event that it replaces, so that such a reader knows where its text
-begins.
+The deltas of a finished message or tool execution contain nothing that its end event does not. So once
+they are old, one line of each type replaces all of them. It is the last one, with the whole text: a
+reader that has received only some of the deltas has not reached its number yet, and a replay is still a
+valid run. ``joined_from`` names the first event that the line replaces, so that such a reader knows
+where the text begins.
 
-The stores decide what is old, and find and write the lines.
+The stores decide which deltas are old, and find and write the lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DELTAS: Final = {
     "tool_execution_end": ("tool_execution_start", "tool_execution_update"),
     "tool_call_completed": ("tool_call_requested", "tool_call_output"),
 }
-"""end -> the start and the deltas of the same message or call. Those of other messages and calls of the
+"""end -> the start and the deltas of the same message or call. Events of other messages and calls of the
 run may come between them."""
 
 ENDS: Final = frozenset(_DELTAS)
@@ -35,7 +35,7 @@ STARTS: Final = frozenset(start for start, *_ in _DELTAS.values())
 
 
 class Line(NamedTuple):
-    """An event's line as it stands in the log."""
+    """The line of an event in the log."""
 
     seq: int
     type: str
@@ -59,8 +59,8 @@ def _owner(line: Line) -> _Owner:
 
 
 def has_deltas(end: Line) -> bool:
-    """Return whether deltas may belong to an end. The output of a call with a result of its own there
-    was told by ``tool_call_output``, that of others inside of their bracket.
+    """Return whether deltas may belong to an end. A ``tool_call_completed`` has deltas only if it has
+    the result: then ``tool_call_output`` reported the call's output, otherwise its bracket did.
     """
     return end.type != "tool_call_completed" or _owner(end).result is not UNSET
 
@@ -90,10 +90,10 @@ class JoinedDeltas(NamedTuple):
 
 
 def join(newest_first: Iterable[Line]) -> tuple[JoinedDeltas, ...]:
-    """Join the deltas of a message or tool execution that has ended, each type by itself.
+    """Join the deltas of a message or tool execution that has ended, each type separately.
 
-    A single delta of a type stays as it is. Of many deltas the newest can be joined first and the
-    others to them later, because a joined line can be joined again.
+    A single delta of a type stays as it is. Of many deltas, the newest can be joined first and the
+    others later, because a joined line can be joined again.
     """
     by_type: dict[str, list[Line]] = defaultdict(list)
     for delta in newest_first:
@@ -115,7 +115,7 @@ _decoder: Final = json_decoder(_DeltaLine)
 
 def _join_deltas(newest_first: Sequence[Line]) -> JoinedDeltas:
     last, *gone = newest_first
-    # Only the last can have been joined before, so the very first is among the given ones.
+    # Only the newest line can be a joined one, so the oldest line has the first number.
     first = newest_first[-1].seq
     told = [_decoder.decode(event.line).payload for event in reversed(newest_first)]
     event = decode_event(last.line)
@@ -125,7 +125,7 @@ def _join_deltas(newest_first: Sequence[Line]) -> JoinedDeltas:
         joined_from=cursor(first),
     )
     if len({piece.stream for piece in told}) > 1:
-        # In the order in which they came, which is worth more than the stream of each.
+        # Joined in the order of arrival, which matters more than the stream of each delta.
         whole = msgspec.structs.replace(whole, stream=UNSET)
     line = number_event(last.seq, encode_event_tail(whole, event.ts))
     return JoinedDeltas(last.seq, first, line, tuple(event.seq for event in gone))

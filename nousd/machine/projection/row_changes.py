@@ -1,8 +1,8 @@
 """The changes that events make to the rows of sessions, entries, inputs, runs and tool calls.
 
-Each can be applied to any rows: a row that exists stays as it was first put (facts are written once),
-and a change to a missing row does nothing. ``row_projection`` decides which event makes which change;
-each store knows how it stores a row.
+Each can be applied to any rows: putting a row that exists changes nothing (facts are written once),
+except that an input put again gets a new place, and a change to a missing row does nothing.
+``row_projection`` decides which event makes which change; each store decides how to store a row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ InputState = Literal["pending", "consumed", "cleared"]
 
 
 class PutSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Put a session. An id that was ever used, also by a deleted session, is never put again."""
+    """Put a session. An id that was ever used, even by a deleted session, is never put again."""
 
     session_id: str
     created_at: str
@@ -56,7 +56,7 @@ class MoveLeaf(msgspec.Struct, frozen=True):
 
 
 class TouchSession(msgspec.Struct, frozen=True):
-    """Note the number ``seq`` and the time ``ts`` of the newest event that counts as a use of the
+    """Record the number ``seq`` and the time ``ts`` of the newest event that counts as a use of the
     session, and the revision of its queue if that event set one.
     """
 
@@ -69,7 +69,8 @@ class TouchSession(msgspec.Struct, frozen=True):
 class ForgetSession(msgspec.Struct, frozen=True):
     """Delete a session: its events before number ``seq``, entries, inputs, runs and artifacts.
 
-    What branches share stays with them. The id stays known as deleted, and is no longer active.
+    Entries and artifacts that other sessions share stay. The id stays known as deleted, and is no longer
+    active.
     """
 
     session_id: str
@@ -83,7 +84,7 @@ class SetDefaults(msgspec.Struct, frozen=True):
 
 
 class SetTrust(msgspec.Struct, frozen=True):
-    """Trust a file of a project while it has that hash; with None, no longer."""
+    """Trust a project file as long as it has that hash; None ends the trust."""
 
     path: str
     hash: str | None
@@ -102,7 +103,7 @@ class Deactivate(msgspec.Struct, frozen=True):
 
 
 class PutEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Put an entry into a session's tree; ``seq`` is its place in the order of appending."""
+    """Put an entry into a session's tree; ``seq`` is its position in the order of appending."""
 
     session_id: str
     entry: Entry
@@ -113,14 +114,14 @@ class PutEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UseArtifact(msgspec.Struct, frozen=True):
-    """Note that a session refers to an artifact, which is kept as long as any session does."""
+    """Record that a session refers to an artifact, which is kept as long as any session does."""
 
     session_id: str
     artifact_id: str
 
 
 class PutInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Put a pending input; ``seq`` and ``index`` are its place in the queue."""
+    """Put a pending input; ``seq`` and ``index`` are its position in the queue."""
 
     session_id: str
     input: QueuedInput
@@ -129,14 +130,14 @@ class PutInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EditInput(msgspec.Struct, frozen=True):
-    """Replace a pending input; it keeps its place in the queue."""
+    """Replace a pending input; it keeps its position in the queue."""
 
     session_id: str
     input: QueuedInput
 
 
 class MoveInput(msgspec.Struct, frozen=True):
-    """Move a pending input right in front of another one."""
+    """Move a pending input directly before another one."""
 
     session_id: str
     input_id: str
@@ -152,7 +153,7 @@ class SetInputState(msgspec.Struct, frozen=True):
 
 
 class PutRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Put a run; ``seq`` is its place among the runs."""
+    """Put a run; ``seq`` is its position among the runs."""
 
     run_id: str
     session_id: str
@@ -203,8 +204,8 @@ class SetToolCallState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EndToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """End an attempt: it stays denied if it was, is ``not_started`` if it had not begun, else
-    ``completed``.
+    """End an attempt: one that was denied stays so, one that was approved but did not start becomes
+    ``not_started``, any other ``completed``.
     """
 
     tool_call_id: str

@@ -1,13 +1,13 @@
-"""The projection that fills the log's tables: turns events into changes of rows.
+"""The projection that fills the tables of the log: turns events into row changes.
 
 Pure: an event, its number and its time give a tuple of row changes. Every store applies the same
 changes, so two stores with the same events give the same answers, and a store without its rows can
 rebuild them from its log.
 
-Which artifacts an event refers to, and so which are kept, goes by the names of fields, in the event and
-in all that it holds: ``artifact_id``, and every name that ends in ``_ref`` or ``_refs``. A new event
-with such a field needs nothing more. The content of an artifact is not looked at; what it refers to in
-turn must be named by the event as well.
+The artifacts that an event refers to, and that are therefore kept, are found by the names of fields in
+the event and in all structs that it contains: ``artifact_id``, and every name that ends in ``_ref`` or
+``_refs``. A new event with such a field needs nothing else. The content of an artifact is not inspected;
+the event must also name the artifacts that this content refers to.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def _on_session_created(event: events.SessionCreated, seq: int, ts: str) -> Chan
         ts=ts,
     )
     if session.parent_id is None or session.leaf_id is None:
-        # A parent without a leaf has no entries, and a child without one is not a branch.
+        # Without a leaf, a parent has no entries, and a child is not a branch.
         return (session,)
     return (session, CopyEntries(event.session_id, session.parent_id))
 
@@ -223,8 +223,8 @@ def _on_call_started(event: events.ToolCallStarted, seq: int, _: str) -> Changes
 
 
 def _on_call_completed(event: events.ToolCallCompleted, seq: int, ts: str) -> Changes:
-    # For a run's call the end of its bracket says the same, at the same time unless the call had to wait
-    # for its bracket: then the result is here.
+    # For a run's call, the end of its bracket reports the same, and at the same time unless the call had
+    # to wait for its bracket: then the result is here.
     if event.run_id and event.result is UNSET:
         return ()
     return (_call_end(event, seq, ts, is_error=event.is_error),)
@@ -270,7 +270,7 @@ Fold = Callable[[Any, int, str], Changes]
 
 
 def _add_touch(fold: Fold) -> Fold:
-    """Wrap a fold so that it also notes the session's update and the event's artifacts."""
+    """Wrap a fold so that it also records the session's update and the event's artifacts."""
 
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
         session_id = event.session_id
@@ -327,25 +327,25 @@ _FOLDS: Final[dict[type[events.Event], Fold]] = {
     },
     **_UNTOUCHING,
 }
-"""event -> its changes; other events (the deltas) change nothing, not even the time of their session's
-last update."""
+"""event -> its changes; other events (the deltas) change nothing, not even the update time of their
+session."""
 
 
 def artifacts_of(event: Event) -> tuple[str, ...]:
-    """Return the ids of the artifacts that an event refers to, each once, in its fields' order."""
+    """Return the ids of the artifacts that an event refers to, each once, in the order of the fields."""
     found: dict[str, None] = {}
     _find_ids(event, found)
     return tuple(found)
 
 
 def names_artifact(field: str) -> bool:
-    """Return whether a field of that name holds the id of an artifact, or several."""
+    """Return whether a field of that name holds one or several ids of artifacts."""
     return field == "artifact_id" or field.endswith(("_ref", "_refs"))
 
 
 def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
-    """Add the ids in a struct as keys. Not a generator: mostly there are none, and every event is
-    searched.
+    """Add the ids in a struct as keys. Not a generator, because usually there are none, and every event
+    is searched.
     """
     for name in _fields_of_interest(type(struct)):
         value = getattr(struct, name)

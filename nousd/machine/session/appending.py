@@ -29,16 +29,19 @@ from nousd.wire.objects.inputs import QueuedInput
 Events = tuple[events.Event, ...]
 
 NO_RUN: Final = ""
-"""The run that an appended message came from; clients of v1 rely on the key."""
+"""The ``run_id`` in the entry of an appended message; clients of v1 rely on the key."""
 
 
 def append_message(
     state: SessionState, message: QueuedInput, *, title: str | None = None
 ) -> Events:
-    """Store a message of the user: at once after the leaf, or during a run, for its next turn. It may
-    make a title for the session.
+    """Append a message of the user: directly after the leaf, or, during a run, before its next turn.
 
-    A run's entries must follow each other, and a result its call; nothing may come between them.
+    The entries of a run must be consecutive, and a result must follow its call; nothing may come between
+    them.
+
+    Args:
+        title: a title for the session, which is set if the message is appended directly.
     """
     if state.run is not None:
         return (build_accepted_update(state, message, run_id=state.run.run_id),)
@@ -52,9 +55,9 @@ def append_message(
 def copy_waiting_to_branch(
     branch: SessionState, parent: SessionState, new_id: Callable[[], str]
 ) -> Events:
-    """Return the events that give a new branch the messages that still wait in its parent.
+    """Return the events that give a new branch the messages that are still waiting in its parent.
 
-    The branch gets entries of its own for them, because the place of the parent's is not known yet.
+    The branch gets its own entries for them, because the position of the parent's is not known yet.
     """
     waiting = tuple(
         msgspec.structs.replace(message, entry_id=new_id())
@@ -69,7 +72,7 @@ def append_waiting(
     """Return the events that put waiting messages into the tree.
 
     Args:
-        leaf_id: their parent, if the state does not know it yet.
+        leaf_id: their parent, if the state does not contain it yet.
     """
     waiting = queue.list_messages(state.queue)
     entries = _entries(waiting, state.session_id, leaf_id or state.leaf_id, or_unset(run_id))
@@ -108,7 +111,7 @@ def build_appended_entry(message: QueuedInput, parent_id: str | None) -> Message
 
 
 def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | None:
-    """Return the leaf once the events are applied."""
+    """Return the leaf after the events are applied."""
     for event in reversed(decided):
         if isinstance(event, events.EntryAppended):
             return event.entry.id
@@ -118,12 +121,12 @@ def leaf_after(decided: Sequence[events.Event], leaf_id: str | None) -> str | No
 def reusable(
     path: Sequence[Entry], text: str, attachments: Sequence[Attachment]
 ) -> MessageEntry | None:
-    """Return the entry at the end of a path that already holds a text: the last of the appended
-    messages there that no model has answered.
+    """Return the entry at the end of a path that already contains a text: the last matching one among
+    the appended messages there that no model has answered.
 
     Args:
         path: with whole texts, the leaf last.
-        attachments: the attachments of the text; with any, no entry matches.
+        attachments: the attachments of the text; if there are any, the entry must have the same ones.
     """
     for entry in reversed(path):
         if not is_appended(entry):

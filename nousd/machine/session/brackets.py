@@ -1,15 +1,15 @@
-"""Puts the events of a run whose calls overlap into an order in which no bracket overlaps another.
+"""Orders the events of a run with overlapping calls, so that no bracket overlaps another.
 
-The bracket of a message or of a call is what every client sees; at most one is open. While it is, the
-brackets that begin later are held, and follow when it has ended, in the order in which they began. An
-event of a bracket is one of the frozen events of its message or call, or its entry; the user's message
-has ``queue_update consumed`` too, because an input must not be lost between the two.
+Every client sees the bracket of a message or call; at most one is open. While it is open, brackets that
+begin later are held; they follow after its end, in the order in which they began. The events of a
+bracket are the frozen events of its message or call, and its entry; for the user's message also
+``queue_update consumed``, because an input must not be lost between the two.
 
-All other events go out at once. So the steps of a held call are in the log when they happen, and a kill
-loses no effect: ``tool_call_completed`` of a call that was held has its result, and ``closing_events``
-makes its bracket from the steps. Of a held message a kill loses the text.
+All other events are logged at once. So the steps of a held call are in the log when they happen, and a
+kill loses no effect: ``tool_call_completed`` of a call that was held has its result, and
+``closing_events`` builds its bracket from the steps. Of a held message, a kill loses the text.
 
-A run whose calls follow each other needs none of this.
+A run whose calls do not overlap needs none of this.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from nousd.wire.limits import DELTA_BYTES_MAX
 from nousd.wire.objects.entries import MessageEntry
 
 HELD_OUTPUT_BYTES_MAX: Final = 64 * 1024
-"""Maximum output of a held call that its bracket repeats; the result is whole in any case."""
+"""Maximum output of a held call that its bracket repeats; the result is always complete."""
 
 _JOINED_CHARS_MAX: Final = DELTA_BYTES_MAX // 6
-"""Maximum characters of held deltas that become one; with escapes they fit into an event."""
+"""Maximum characters of held deltas that are joined into one; with escapes they fit into an event."""
 
 _MESSAGE_EVENTS: Final = (
     events.MessageStart,
@@ -49,8 +49,8 @@ _ENDS: Final = (events.MessageEnd, events.ToolExecutionEnd)
 
 
 class _Bracket(msgspec.Struct):
-    """A bracket that has begun; ``waits`` or has waited for others. ``is_running`` is meaningful for a
-    call only.
+    """A bracket that has begun. ``waits`` is true if it waits, or has waited, for others. ``is_running``
+    only applies to a call.
     """
 
     id: str
@@ -63,7 +63,7 @@ class _Bracket(msgspec.Struct):
     output_left: int = HELD_OUTPUT_BYTES_MAX
 
     def note(self, event: events.Event) -> None:
-        """Follow an event of the bracket."""
+        """Process an event of the bracket."""
         self.has_ended = self.has_ended or isinstance(event, _ENDS)
         self.has_entry = self.has_entry or isinstance(event, events.EntryAppended)
         if isinstance(event, events.MessageStart):
@@ -71,7 +71,7 @@ class _Bracket(msgspec.Struct):
 
 
 class _Outgoing:
-    """The events that go out now, each decided on the state that those before it make."""
+    """The events to log now, each decided on the state that the events before it produce."""
 
     def __init__(self, state: SessionState) -> None:
         self.events: list[events.Event] = []
@@ -101,7 +101,7 @@ class _Outgoing:
 class Brackets:
     """Orders the events of one run.
 
-    What is held is bounded by what a run may say and by the calls that its runtime makes at once.
+    The held events are bounded by the limits of a run and by the concurrent calls of its runtime.
 
     Invariant: between two calls of ``order``, something is held only while a bracket is open.
     """
@@ -110,7 +110,7 @@ class Brackets:
         self._open: _Bracket | None = None
         self._held: dict[str, _Bracket] = {}
         self._messages: set[str] = set()
-        """The messages of the turn so far, held ones included."""
+        """The messages of the turn so far, including held ones."""
 
     @property
     def is_holding(self) -> bool:
@@ -127,7 +127,7 @@ class Brackets:
         """Return the events to log now. The end of a bracket must be decided together with its entry,
         and the completion of a call together with the end of its bracket.
 
-        A call whose message is unknown gets a message of its own right before its bracket
+        A call whose message is unknown gets a message of its own directly before its bracket
         (``announcement``).
 
         Args:
@@ -150,7 +150,7 @@ class Brackets:
         return out.events
 
     def _bracket_of(self, event: events.Event) -> str | None:
-        """Return the message or call whose bracket the event belongs to."""
+        """Return the id of the message or call whose bracket contains the event, if any does."""
         if isinstance(event, _MESSAGE_EVENTS):
             return event.message_id
         if isinstance(event, ToolExecutionEvent):
@@ -165,7 +165,7 @@ class Brackets:
         return None
 
     def _step(self, event: events.Event, decided: Sequence[events.Event]) -> events.Event:
-        """Note a step; return it, with the result if it completes a call that waits or has waited."""
+        """Process a step; return it, with the result if it completes a call that waits or has waited."""
         if isinstance(event, events.TurnStart):
             self._messages.clear()
         if not isinstance(event, events.ToolCallStarted | events.ToolCallCompleted):
@@ -192,17 +192,17 @@ class Brackets:
     def _announce(
         self, start: events.Event, tracker: LifecycleTracker, now: str, out: _Outgoing
     ) -> None:
-        """Put the message of a call in front of its bracket, if no message has the call."""
+        """Add the message of a call before its bracket, if no message contains the call."""
         if isinstance(start, events.MessageStart):
             self._messages.add(start.message_id)
         if not isinstance(start, events.ToolExecutionStart):
             return
         message_id = message_of(start.tool_call_id)
-        # An earlier run has the message of a call that is asked for again.
+        # For a repeated call, an earlier run has the message.
         if message_id in self._messages or (start.attempt or 1) > 1:
             return
         self._messages.add(message_id)
-        # Its parent is set when it goes out.
+        # Its parent is set when it is logged.
         announced = announcement(tracker, (call_of(start),), leaf_id=None, now=now)
         held = self._held.get(start.tool_call_id)
         if held is not None:
@@ -212,7 +212,7 @@ class Brackets:
             out.add(event)
 
     def _take(self, bracket_id: str, event: events.Event, out: _Outgoing) -> None:
-        """Let an event of a bracket out, or hold it."""
+        """Log an event of a bracket, or hold it."""
         bracket = self._held.get(bracket_id)
         if bracket is not None:
             bracket.note(event)
@@ -241,7 +241,7 @@ class Brackets:
             bracket.held[-1] = joined
 
     def _release(self, out: _Outgoing) -> None:
-        """Close the open bracket; let the held ones out until one of them is open."""
+        """Close the open bracket; log the held ones until one of them stays open."""
         self._open = None
         while self._held and self._open is None:
             bracket = self._held.pop(next(iter(self._held)))
@@ -253,7 +253,7 @@ class Brackets:
 
 
 def _join_deltas(last: events.Event, event: events.Event) -> events.Event | None:
-    """Return two deltas in one; None if they are not of one kind, or too long together."""
+    """Join two deltas; return None if they differ in kind or stream, or are too long together."""
     if type(last) is not type(event) or not isinstance(last, _DELTAS):
         return None
     assert isinstance(event, _DELTAS)

@@ -1,7 +1,7 @@
-"""The lifecycle of a client's own call: its possible events, and its missing ends.
+"""The lifecycle of a client's own call: its possible events, and the events that close it.
 
 Such a call belongs to no run: its bracket reaches from ``tool_call_requested`` to ``tool_call_denied``
-or ``tool_call_completed``. As with runs (``lifecycle``), the daemon tracks its events while it makes
+or ``tool_call_completed``. As with runs (``lifecycle``), the daemon tracks the events while it creates
 them, and recovery tracks those that a killed process left in the log: there is one way to end it early.
 """
 
@@ -27,7 +27,7 @@ CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
         events.ToolCallApproved: Phase.APPROVED,
         events.ToolCallDenied: Phase.ENDED,
     },
-    # It completes without a start if it is stopped just then.
+    # A call that is stopped at this point completes without a start.
     Phase.APPROVED: {
         events.ToolCallStarted: Phase.EXECUTING,
         events.ToolCallCompleted: Phase.ENDED,
@@ -45,21 +45,21 @@ CALL_TRANSITIONS: Final[Mapping[Phase, Mapping[type[events.Event], Phase]]] = {
 
 
 class CallLifecycle:
-    """Follows the events of one call and knows its open steps."""
+    """Tracks the events of one call and its open steps."""
 
     def __init__(self) -> None:
         self.phase = Phase.BEFORE
         self.call: dict[str, Any] = {}
-        """The keys by which its events name it."""
+        """The keys by which its events identify the call."""
         self._sources: list[PolicySource] = []
         self._started: events.ToolCallStarted | None = None
         self._questions: dict[str, events.QuestionAsked] = {}
 
     def note(self, event: events.Event) -> None:
-        """Follow one event; events that are not steps of the call change nothing.
+        """Process one event; events that are not steps of the call change nothing.
 
         Raises:
-            AssertionError: the event cannot come here.
+            AssertionError: the event is not possible in this phase.
         """
         if not isinstance(event, ToolCallEvent):
             return
@@ -77,7 +77,7 @@ class CallLifecycle:
             self._questions.pop(event.question_id, None)
 
     def closing_events(self, reason: CutOff) -> tuple[events.Event, ...]:
-        """Return the events that close a requested call; none if it is over."""
+        """Return the events that close a requested call; none if it has ended."""
         if self.phase is Phase.ENDED:
             return ()
         if self.phase in _DECIDING:

@@ -1,8 +1,8 @@
-"""The events that close what a run has open, and the entries that they leave in the transcript.
+"""The events that close everything a run has open, and the entries that they add to the transcript.
 
 There is one way to end a run early, whether it is stopped from outside or its process was killed.
-``lifecycle.LifecycleTracker`` knows what is open; the caller gives the reason. When a process is killed,
-the log has the steps of the calls that wait for their bracket, and their brackets are made from these.
+``lifecycle.LifecycleTracker`` knows what is open; the caller gives the reason. After a kill, the log has
+the steps of the calls that waited for their brackets, and the brackets are built from these steps.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def closing_events(
     error: str | None = None,
     category: str | None = None,
 ) -> tuple[events.Event, ...]:
-    """Return the events that close everything the run has open: the open bracket, then the calls that
-    wait for theirs, then turn and run.
+    """Return the events that close everything the run has open: the open bracket, then the brackets of
+    waiting calls, then turn and run.
 
     Args:
         leaf_id: the session's leaf, the parent of a kept partial answer or tool result.
         now: the time for those entries.
-        error: the failure, for the run's end.
+        error: the error message for the run's end.
         category: why a model call failed, if one did.
     """
     ends = open_ends(tracker, status, leaf_id=leaf_id, now=now, error=error)
@@ -69,7 +69,7 @@ def open_ends(
     now: str,
     error: str | None = None,
 ) -> list[events.Event]:
-    """Return the events that close the open bracket, and the requests of tasks; see
+    """Return the events that close the open bracket, and the open requests of tasks; see
     ``closing_events``.
     """
     ends: list[events.Event] = []
@@ -138,7 +138,7 @@ def _tool_ends(
 
 
 def _result_of(tool: OpenTool, reason: CutOff) -> dict[str, Any]:
-    """Return the result of a call: its own, if it completed while it waited for its bracket."""
+    """Return a call's own result if it completed while it waited for its bracket, else an error."""
     own = tool.completed
     if own is None or own.result is UNSET:
         return {"result": f"tool_error: {reason}", "is_error": True}
@@ -149,8 +149,8 @@ def _result_of(tool: OpenTool, reason: CutOff) -> dict[str, Any]:
 def _late_brackets(
     tracker: LifecycleTracker, status: EndStatus, leaf_id: str | None, now: str
 ) -> list[events.Event]:
-    """Return the brackets of the calls that wait for theirs, and the messages that announce these
-    calls, if the log does not have them.
+    """Return the brackets of the calls that wait for them, and the messages that announce these calls if
+    the log lacks them.
     """
     ends: list[events.Event] = []
     announced = set(tracker.messages)
@@ -204,8 +204,8 @@ def build_interrupted_end(
     """Return the end of a call that was interrupted with an unknown outcome.
 
     Args:
-        sources: the policy opinions on the call.
-        started: its start; None if it did not start.
+        sources: the policy decisions on the call.
+        started: the event of its start; None if it did not start.
     """
     return events.ToolCallCompleted(
         **call,
@@ -222,7 +222,7 @@ def build_interrupted_end(
 
 
 def _build_denial(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
-    """Return the end of a request of a task whose call is stopped."""
+    """Return the denial that ends the approval request of a task when its call is stopped."""
     return events.ToolCallDenied(
         session_id=asked.session_id,
         run_id=asked.run_id,
@@ -238,7 +238,7 @@ def _build_denial(asked: events.PermissionRequested, reason: str) -> events.Tool
 
 
 def build_rejection(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
-    """Return the end of a question whose call is stopped."""
+    """Return the rejection that ends a question when its call is stopped."""
     return events.QuestionRejected(
         **asked.call,
         question_id=asked.question_id,
@@ -258,7 +258,7 @@ def tool_result_entry(
 ) -> MessageEntry:
     """Return the entry for the result of an attempt at a tool call.
 
-    Its id follows from the call and the attempt, so no attempt can have two results.
+    Its id is derived from the call and the attempt, so no attempt can have two results.
     """
     attempt = end.attempt or 1
     return MessageEntry(
@@ -280,7 +280,7 @@ def tool_result_entry(
 
 
 def attempt_of(entry_id: str, tool_call_id: str) -> int:
-    """Return the attempt whose result an entry is; 0 if it is none of that call."""
+    """Return the attempt whose result an entry is; 0 if it is not a result of that call."""
     first = f"{tool_call_id}.result"
     if entry_id == first:
         return 1
@@ -294,7 +294,7 @@ def message_of(tool_call_id: str) -> str:
 
 
 def call_of(event: events.ToolExecutionStart | events.ToolCallRequested) -> ToolCall:
-    """Return the call that an event begins, as its message has it."""
+    """Return the call that an event begins, in the form used by its message."""
     return ToolCall(
         tool_call_id=event.tool_call_id,
         runtime_tool_call_id=event.runtime_tool_call_id or "",
@@ -308,11 +308,11 @@ def call_of(event: events.ToolExecutionStart | events.ToolCallRequested) -> Tool
 def announcement(
     tracker: LifecycleTracker, calls: tuple[ToolCall, ...], *, leaf_id: str | None, now: str
 ) -> list[events.Event]:
-    """Return a message without text for calls of the model that no message of it announced, because
-    model APIs refuse a result without its call.
+    """Return a message without text for calls that no message of the model announced: model APIs reject
+    a result without its call.
 
     Args:
-        calls: the calls of one message id.
+        calls: calls with the same message id.
     """
     message_id = message_of(calls[0].tool_call_id)
     entry = MessageEntry(
@@ -337,7 +337,7 @@ def announcement(
 def tool_calls_of(
     message_id: str, calls: list[tuple[str, str, dict[str, Any]]]
 ) -> tuple[ToolCall, ...]:
-    """Return the calls of one message under ids of ours: the entry's id and the call's index.
+    """Return the calls of one message under nousd's ids: the id of the entry and the call's index.
 
     Args:
         calls: (the model's own id, tool name, arguments), in the model's order.

@@ -1,7 +1,7 @@
 """Decisions on commands: the events that follow, or the reason for a refusal.
 
-Each function looks at a state and returns events; it changes nothing. Ids and times are arguments. The
-caller checks beforehand whether something exists in the store (an entry, another session).
+Each function reads a state and returns events; it changes nothing. Ids and times are arguments. The
+caller checks beforehand whether an object (an entry, another session) exists in the store.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def require_idle(state: SessionState) -> None:
 
 
 def require_running(state: SessionState, expected_run_id: str | None = None) -> RunInfo:
-    """Return the run that accepts inputs.
+    """Return the active run, if it accepts inputs.
 
     Raises:
         CommandRejected: ``no_active_run`` (also while it is being aborted), or ``run_mismatch`` if it
@@ -66,15 +66,15 @@ def start_run(
     in_v1_scope: bool = False,
     task: TaskOrigin | None = None,
 ) -> Events:
-    """Accept a prompt and start its run, in one step, so that neither is ever seen without the other.
+    """Accept a prompt and start its run in one step, so that neither is ever visible without the other.
 
     Args:
-        runtime_version: of an agent program that carries it out, if it is known.
-        title: what the prompt makes the session's title, if anything.
+        runtime_version: the version of the agent program that executes the run, if it is known.
+        title: a title for the session from the prompt, if it needs one.
         request: the options that the prompt sets for the run.
         in_v1_scope: whether the session is the active one.
-        task: the call that the run works for, if it is that of a task. Such a run is reached through
-            its parent, never without a target.
+        task: the ``task`` call that the run works for, if any. Such a run is addressed through its
+            parent, never by a command without a target.
     """
     require_idle(state)
     assert prompt.run_id is not UNSET
@@ -113,11 +113,11 @@ def resume_run(
     request: RunRequest = NOTHING_ASKED,
     in_v1_scope: bool = False,
 ) -> Events:
-    """Start a run on the pending inputs, or else on an unanswered leaf.
+    """Start a run for the pending inputs, or, without any, for an unanswered leaf.
 
     Args:
         runtime_version: as for ``start_run``.
-        request: the request of the run that left this, reduced by ``build_resumed_request``.
+        request: the request of the run that left this work, reduced by ``build_resumed_request``.
         in_v1_scope: whether the session is the active one.
 
     Raises:
@@ -160,7 +160,7 @@ def _agent_start(
 
 
 def activate_session(state: SessionState) -> Events:
-    """Make a session the active one; its run enters the v1 scope, unless it is that of a task."""
+    """Make a session the active one; its run enters the v1 scope, unless it is the run of a task."""
     activated = events.SessionActivated(session_id=state.session_id)
     if state.run is None or state.run.in_v1_scope or state.run.task is not None:
         return (activated,)
@@ -178,14 +178,15 @@ _BEGINNINGS: Final = (
     events.AgentStart,
     events.ToolCallRequested,
 )
-"""The events by which a session is changed, or work begins in it."""
+"""The events that change a session, or begin work in it."""
 
 
 def require_kept(state: SessionState, decided: Sequence[events.Event] | None = None) -> None:
-    """Raise CommandRejected ``deletion_scheduled`` if a session is to be deleted.
+    """Raise CommandRejected ``deletion_scheduled`` if the session's deletion is scheduled.
 
     Args:
-        decided: only if one of these begins something in it; what ends something is always possible.
+        decided: raise only if one of these events changes the session or begins work in it. Ending
+            something is always possible.
     """
     if state.delete_at is None:
         return
@@ -194,7 +195,9 @@ def require_kept(state: SessionState, decided: Sequence[events.Event] | None = N
 
 
 def move_leaf(state: SessionState, leaf_id: str) -> Events:
-    """Move the entry that new work continues from. Who has seen all of a session has seen that one."""
+    """Move the leaf, from which new work continues. If the user had seen the old leaf, the new one
+    counts as seen.
+    """
     moved = events.SessionUpdated(session_id=state.session_id, leaf_id=leaf_id)
     if state.leaf_id is None or state.leaf_id != state.seen_id:
         return (moved,)
@@ -202,7 +205,7 @@ def move_leaf(state: SessionState, leaf_id: str) -> Events:
 
 
 def find_run_to_resume(state: SessionState, leaf: Entry | None) -> str | None:
-    """Return the id of the run whose work a resume continues; None if there is none."""
+    """Return the id of the run whose work a resume continues; None if there is no such run."""
     for queued in queue.in_order(state.queue):
         return queued.run_id or None
     return None if leaf is None else leaf.run_id or None
@@ -213,10 +216,10 @@ def build_resumed_request(
 ) -> RunRequest:
     """Return the part of a run's request that applies to the run that continues its work.
 
-    After the prompt was consumed, the run's first answer is over.
+    ``tool_choice: required`` applies only to the first answer, so it ends when the prompt was consumed.
 
     Args:
-        client_id: the name of the client that resumes it, which may be another one.
+        client_id: the name of the client that resumes the work, which may be another one.
     """
     options = earlier.options
     if options is UNSET:
@@ -253,7 +256,7 @@ def abort_run(
     """Abort the run and clear the queues; return the events and the cleared inputs.
 
     Args:
-        keep_queue: remove only what the run has taken, so that an aborted prompt does not come back.
+        keep_queue: clear only inputs that the run has taken, so that an aborted prompt does not return.
     """
     run = require_running(state, expected_run_id)
     aborting = events.RunAborting(
@@ -274,8 +277,8 @@ def abort_run(
 
 
 def defer_deletion(state: SessionState) -> Events:
-    """Stop the run that prevents a session's deletion, and report why; the queues stay as they are. A
-    run that is already being stopped is reported too.
+    """Stop the run that prevents a session's deletion, and report the run; the queues stay as they are.
+    A run that is already being stopped is also reported.
     """
     assert state.run is not None
     deferred = events.SessionDeleteDeferred(session_id=state.session_id, run_id=state.run.run_id)
@@ -288,7 +291,7 @@ def defer_deletion(state: SessionState) -> Events:
 def clear_queue(
     state: SessionState, kind: str | None, client_id: str | None = None
 ) -> tuple[Events, queue.Inputs]:
-    """Remove pending inputs, but none that a run has taken."""
+    """Remove pending inputs, except those that a run has taken."""
     own = None if state.run is None else state.run.run_id
     cleared = tuple(
         queued
@@ -299,7 +302,7 @@ def clear_queue(
 
 
 def promote(state: SessionState, input_id: str, client_id: str | None = None) -> Events:
-    """Turn a pending follow-up into a steer of the active run, if there is one.
+    """Turn a pending follow-up into a steer, of the active run if there is one.
 
     Raises:
         CommandRejected: ``input_not_found``, ``input_not_promotable``.
@@ -314,7 +317,7 @@ def promote(state: SessionState, input_id: str, client_id: str | None = None) ->
     if state.run is None:
         steer = msgspec.structs.replace(queued, kind="steer")
         return (build_promoted_update(state, steer, client_id),)
-    # The run that accepted it stays, so that a repeated request gets its first acknowledgement.
+    # The accepting run stays, so that a repeated request gets its first acknowledgement.
     steer = msgspec.structs.replace(queued, kind="steer", promoted_run_id=state.run.run_id)
     return (build_promoted_update(state, steer, client_id),)
 
@@ -328,10 +331,10 @@ def begin_turn(
     message_id: str,
     created_at: str,
 ) -> Events:
-    """Consume the turn's inputs, with whole texts: turn, user message and entry begin in one step.
+    """Begin a turn and consume its inputs, with whole texts: turn, user message and entry are one step.
 
-    Messages appended meanwhile come first. A turn that resumes has no user message; if the text was
-    appended before, the message has that entry's id.
+    Messages appended in the meantime come first. A turn that resumes has no user message; if the text
+    was appended before, the message has the id of that entry.
     """
     appended = append_waiting(state, run_id=run_id)
     leaf_id = leaf_after(appended, state.leaf_id)
@@ -351,8 +354,8 @@ def begin_turn(
 
 
 def offer_turn(state: SessionState, turn: queue.Turn, *, run_id: str, turn_id: str) -> Events:
-    """Begin a turn whose inputs are consumed when they are delivered (``deliver``). Messages appended
-    meanwhile come first.
+    """Begin a turn whose inputs are consumed when they are delivered (``deliver``). Messages appended in
+    the meantime come first.
     """
     start = events.TurnStart(session_id=state.session_id, run_id=run_id, turn_id=turn_id)
     return (
@@ -363,14 +366,14 @@ def offer_turn(state: SessionState, turn: queue.Turn, *, run_id: str, turn_id: s
 
 
 def take_steer(state: SessionState, steer: queue.Turn, run_id: str) -> Events:
-    """Take pending steers to deliver them inside of the running turn."""
+    """Take pending steers for delivery within the running turn."""
     return build_delivering_updates(state, steer.inputs, run_id)
 
 
 def deliver(
     state: SessionState, turn: queue.Turn, *, where: TurnKey, message_id: str, created_at: str
 ) -> Events:
-    """Consume inputs that were delivered, with whole texts: user message and entry in one step."""
+    """Consume delivered inputs, with whole texts: user message and entry are one step."""
     return _deliver_inputs(
         state,
         turn,
@@ -390,7 +393,7 @@ def _deliver_inputs(
     message_id: str,
     created_at: str,
 ) -> Events:
-    """Return the user's message of a turn, its consumed inputs and its entry.
+    """Return the events of a turn's user message: the message, its consumed inputs and its entry.
 
     Args:
         leaf_id: the parent of the entry.
@@ -421,7 +424,7 @@ def _deliver_inputs(
 
 
 def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
-    """Return the fields that a turn's user message has in its event and its entry.
+    """Return the fields that the event and the entry of a turn's user message share.
 
     Args:
         only: the turn's input if it has just one.
@@ -443,8 +446,8 @@ def _message_of(turn: queue.Turn, only: QueuedInput | None) -> dict[str, Any]:
 
 
 def _is_there(prompt: QueuedInput, run_id: str, leaf_id: str | None) -> bool:
-    """Return whether a prompt's text is an entry that is still unanswered. For a run that never began
-    it is, while nothing was appended after it.
+    """Return whether a prompt's text is already an entry, which is still unanswered. For a run that
+    never began, this holds while nothing was appended after it.
     """
     return prompt.entry_id is not UNSET and (
         prompt.run_id == run_id or prompt.leaf_id == (leaf_id or UNSET)

@@ -1,20 +1,19 @@
-"""The lifecycle of a run: the events that may follow, and the open brackets.
+"""The lifecycle of a run: its possible events, and the brackets that are open.
 
 A run is a bracket language: run > turn > (message | tool call). ``TRANSITIONS`` is that language as a
 table; ``LifecycleTracker`` follows a run's events through it and remembers what is open, so that
-``closing_events`` can compute the missing ends at any moment. The daemon uses that when a run is
-stopped from outside, and recovery uses the same code on the events that a killed process left in the
-log.
+``closing_events`` can compute the missing ends at any moment. The daemon uses it when a run is stopped
+from outside, and recovery uses the same code on the events that a killed process left in the log.
 
-A tool call's bracket is its ``tool_execution_start`` and ``tool_execution_end``. Between them come its
-steps, which are its decision and its outcome: requested, any number of evaluations, one approval or
+The bracket of a tool call is its ``tool_execution_start`` and ``tool_execution_end``. Between them come
+its steps, from the decision to the outcome: requested, any number of evaluations, one approval or
 denial, and if approved, started and completed.
 
-Brackets never overlap, but calls may: while one bracket is open, the steps of further calls come as they
-happen, each naming its call, and their brackets follow later (``brackets``). Such a call waits for its
-bracket; its bracket then begins in the phase that the call has reached.
+Brackets never overlap, but calls may: while one bracket is open, the steps of other calls are logged as
+they happen, each with the id of its call, and their brackets follow later (``brackets``). Such a call
+waits for its bracket, which then begins in the phase that the call has reached.
 
-A missing cell is a bug of ours, never of a client, so it is an assertion.
+A missing cell is a bug in nousd, never a client's mistake, so it is an assertion.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from nousd.wire.objects.policy import PolicySource
 
 
 class Phase(Enum):
-    """The phase of a run; while the bracket of a call is open, that of the call."""
+    """The phase of a run or, while the bracket of a call is open, of the call."""
 
-    # Singletons: the hash of the name would be computed in Python, for every event.
+    # The members are singletons; the default hash, of the name, runs Python code for every event.
     __hash__ = object.__hash__
 
     BEFORE = "before"
@@ -74,7 +73,7 @@ _REMARKS: Final[tuple[type[events.Event], ...]] = (
 Transitions = Mapping[Phase, Mapping[type[events.Event], Phase]]
 
 TRANSITIONS: Final[Transitions] = {
-    # A prompt may move the leaf before it is accepted; all three are one step.
+    # A prompt may move the leaf before it is accepted; all three events are one step.
     Phase.BEFORE: {
         events.SessionUpdated: Phase.BEFORE,
         events.QueueUpdate: Phase.BEFORE,
@@ -92,7 +91,7 @@ TRANSITIONS: Final[Transitions] = {
         events.ReasoningUpdate: Phase.MESSAGE,
         events.MessageEnd: Phase.TURN,
     },
-    # A call and its request are one step.
+    # A call's start and its request are one step.
     Phase.CALL: {events.ToolCallRequested: Phase.REQUESTED},
     Phase.REQUESTED: {
         events.ToolCallPolicyEvaluated: Phase.REQUESTED,
@@ -100,7 +99,7 @@ TRANSITIONS: Final[Transitions] = {
         events.ToolCallApproved: Phase.APPROVED,
         events.ToolCallDenied: Phase.DENIED,
     },
-    # It ends without a start if the run is stopped just then.
+    # A call ends without a start if the run is stopped at this point.
     Phase.APPROVED: {
         events.ToolCallStarted: Phase.EXECUTING,
         events.ToolExecutionEnd: Phase.TURN,
@@ -117,15 +116,15 @@ TRANSITIONS: Final[Transitions] = {
         events.ToolCallCompleted: Phase.COMPLETED,
     },
     Phase.COMPLETED: {events.ToolExecutionEnd: Phase.TURN},
-    # It completed before its bracket began, which repeats its output.
+    # The call completed before its bracket began; the bracket repeats its output.
     Phase.COMPLETED_EARLIER: {
         events.ToolExecutionUpdate: Phase.COMPLETED_EARLIER,
         events.ToolExecutionEnd: Phase.TURN,
     },
     Phase.ENDED: {},
 }
-"""The possible next events of a run of the current version, besides steps of calls that wait for their
-bracket."""
+"""The possible next events of a run of the current version, except the steps of calls that wait for
+their bracket."""
 
 WAITING: Final[Transitions] = {
     Phase.REQUESTED: {
@@ -155,17 +154,17 @@ _OF_VERSION_1: Final[Transitions] = {
     },
     Phase.EXECUTING: {events.ToolExecutionEnd: Phase.TURN},
 }
-"""In version 1 the only step of a call was its start."""
+"""In version 1, the only step of a call was its start."""
 
 LOGGED: Final[Transitions] = {
     phase: {**next_, **_OF_VERSION_1.get(phase, {})} for phase, next_ in TRANSITIONS.items()
 }
-"""The possible next events in a log of any version: for reading, never for writing."""
+"""The possible next events in a log of any version, for reading only."""
 
 OUTSIDE_OF_TURNS: Final = (Phase.BEFORE, Phase.RUN, Phase.ENDED)
 
 _OPEN: Final = frozenset(Phase) - {*OUTSIDE_OF_TURNS, Phase.TURN}
-"""The phases in which a bracket is open, so that a further call has to wait for its own."""
+"""The phases in which a bracket is open, so that another call has to wait for its own."""
 
 STOP_REASONS: Final[dict[str, CutOff]] = {
     "cancelled": "aborted",
@@ -177,10 +176,10 @@ STOP_REASONS: Final[dict[str, CutOff]] = {
 
 
 class OpenMessage(msgspec.Struct):
-    """A message without an end; grows with each delta. ``is_counted`` is set once its model call was
-    reported by ``usage_reported``.
+    """A message without an end; grows with each delta. ``is_counted`` is set once ``usage_reported`` has
+    reported its model call.
 
-    The deltas are joined as they come: a list of them would take many times the memory of the text.
+    The deltas are joined on arrival: a list of them would take many times the memory of the text.
     """
 
     message_id: str
@@ -201,11 +200,11 @@ class OpenMessage(msgspec.Struct):
 
 
 class OpenTool(msgspec.Struct):
-    """A tool call without an end; one that was ``started`` may have had an effect.
+    """A tool call without an end; a ``started`` one may have had an effect.
 
     ``phase`` is its phase while it waits for its bracket; None while the bracket is open, because then
-    the run's phase is that of the call. ``has_waited``: its steps began before its bracket, which
-    repeats ``requested`` and ``completed``. ``questions`` are its unsettled questions by id.
+    the run's phase is that of the call. ``has_waited`` is true if its steps began before its bracket,
+    which repeats ``requested`` and ``completed``. ``questions`` are its open questions by id.
     """
 
     tool_call_id: str
@@ -222,7 +221,7 @@ class OpenTool(msgspec.Struct):
 
     @property
     def keys(self) -> dict[str, Any]:
-        """The keys by which its events name it."""
+        """The keys by which its events identify the call."""
         return {
             "tool_call_id": self.tool_call_id,
             "attempt": self.attempt,
@@ -232,7 +231,7 @@ class OpenTool(msgspec.Struct):
 
 
 class LifecycleTracker:
-    """Follows the events of one run and knows its open brackets.
+    """Tracks the events of one run and its open brackets.
 
     Args:
         transitions: ``LOGGED`` for events from a log, which an earlier version may have written.
@@ -251,14 +250,14 @@ class LifecycleTracker:
         self.turn_kind: TurnKind = "resume"
         self.message: OpenMessage | None = None
         self.messages: set[str] = set()
-        """The ids of the open turn's messages that have ended."""
+        """The ids of the messages of the open turn that have ended."""
         self.tools: dict[str, OpenTool] = {}
-        """The calls without an end, in the order in which they began; the first one or none has an open
+        """The calls without an end, in the order in which they began; at most the first one has an open
         bracket."""
         self.tool: OpenTool | None = None
         """The call with the open bracket."""
         self.asked_by_tasks: dict[str, events.PermissionRequested | events.QuestionAsked] = {}
-        """The unsettled requests of the tasks of its calls, by their ids."""
+        """The open requests of the tasks of its calls, by their ids."""
 
     @property
     def turn_id(self) -> str:
@@ -266,10 +265,10 @@ class LifecycleTracker:
         return str(self.turns)
 
     def note(self, event: events.Event) -> None:
-        """Follow one event.
+        """Process one event.
 
         Raises:
-            AssertionError: the event cannot come here.
+            AssertionError: the event is not possible in this phase.
         """
         if getattr(event, "origin", UNSET) is not UNSET:
             self._note_of_task(event)
@@ -290,7 +289,7 @@ class LifecycleTracker:
             remember(self, event)
 
     def _note_waiting(self, event: ToolCallEvent) -> None:
-        """Follow a step of a call that waits for its bracket, because another one is open."""
+        """Process a step of a call that waits for its bracket, because another one is open."""
         tool = self.tools.get(event.tool_call_id)
         if tool is None:
             is_first = isinstance(event, events.ToolCallRequested) and self.phase in _OPEN
@@ -309,7 +308,7 @@ class LifecycleTracker:
             remember(self, event)
 
     def _note_of_task(self, event: events.Event) -> None:
-        """Follow the requests of a subtask of a running call, and their ends."""
+        """Process a request of a subtask of a running call, or the end of one."""
         is_running = any(self.phase_of(tool) is Phase.EXECUTING for tool in self.tools.values())
         assert is_running, f"{type(event).__name__} of a task in {self.phase}"
         match event:

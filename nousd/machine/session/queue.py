@@ -1,10 +1,10 @@
-"""The rules of the input queue: which inputs come next, whether a steer waits, which can be promoted.
+"""The rules of the input queue: the inputs of the next turn, and whether a steer is pending.
 
 A session has one queue in the order of acceptance. Its three kinds are views of it: steers come before
-a prompt that never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).
+a prompt whose run never began, and both before follow-ups (protocol/semantics/runs-and-queues.md).
 
-Messages that were appended during a run wait in it as well, for their place in the tree. They are not
-inputs: no turn consumes them, and no command removes them.
+Messages that were appended during a run also wait in the queue, for their position in the tree. They are
+not inputs: no turn consumes them, and no command removes them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Turn(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The text of the user's message: the inputs' texts, joined where a mode took several."""
+        """The text of the user's message: the texts of the inputs, joined if a mode takes several."""
         return "\n".join(queued.text for queued in self.inputs)
 
     @property
@@ -65,7 +65,7 @@ def in_order(queue: Inputs) -> Inputs:
 
 
 def list_messages(queue: Inputs) -> Inputs:
-    """Return the messages that wait for their place in the tree, in order."""
+    """Return the messages that wait for their position in the tree, in order."""
     return of_kind(queue, "message")
 
 
@@ -77,7 +77,7 @@ def chars_of(inputs: Inputs) -> int:
 
 
 def pending_counts(queue: Inputs) -> PendingCounts:
-    """Count the inputs that clients see as waiting; a prompt that is about to begin is not."""
+    """Count the pending inputs that clients see; a prompt that is about to begin is not counted."""
     kinds = [queued.kind for queued in queue]
     return PendingCounts(steer=kinds.count("steer"), follow_up=kinds.count("follow_up"))
 
@@ -89,14 +89,14 @@ def add_to_counts(counts: PendingCounts, queued: QueuedInput) -> PendingCounts:
 
 
 def is_own_prompt(queued: QueuedInput, run_id: str | None) -> bool:
-    """Return whether an input is the prompt that a run is about to begin with."""
+    """Return whether an input is the prompt with which a run is about to begin."""
     return queued.kind == "prompt" and queued.run_id == run_id
 
 
 def has_pending_steer(queue: Inputs, run_id: str, delivering: Collection[str] = ()) -> bool:
-    """Return whether a steer of this very run is pending: accepted by it, or promoted during it.
+    """Return whether a steer of this run is pending: accepted by it, or promoted during it.
 
-    A steer from an earlier run only queues: its sender did not see the current run.
+    A steer of an earlier run only waits: its sender did not see the current run.
 
     Args:
         delivering: the ids of inputs that are being delivered, which no longer count.
@@ -112,7 +112,7 @@ def has_pending_steer(queue: Inputs, run_id: str, delivering: Collection[str] = 
 def next_steer(
     queue: Inputs, run_id: str, *, delivering: Collection[str], steering: QueueMode
 ) -> Turn | None:
-    """Return the steers that a running turn is given next; None if none of this run is pending."""
+    """Return the steers to deliver next within the running turn; None if none of this run is pending."""
     if not has_pending_steer(queue, run_id, delivering):
         return None
     waiting = [queued for queued in of_kind(queue, "steer") if queued.input_id not in delivering]
@@ -126,7 +126,7 @@ def next_turn(
 
     Args:
         own_prompt: the id of the prompt that started the run, while it is pending. It comes first,
-            before inputs that earlier runs left.
+            before inputs left by earlier runs.
     """
     for queued in queue:
         if queued.input_id == own_prompt:
@@ -150,13 +150,13 @@ def without(queue: Inputs, gone: Inputs) -> Inputs:
 
 
 def with_edited(queue: Inputs, edited: Inputs) -> Inputs:
-    """Return the queue with the given inputs in the places of their former selves."""
+    """Return the queue with the given inputs in place of their previous versions."""
     by_id = {queued.input_id: queued for queued in edited}
     return tuple(by_id.get(queued.input_id, queued) for queued in queue)
 
 
 def with_moved(queue: Inputs, moved: Inputs, before: str) -> Inputs:
-    """Return the queue with the given inputs right in front of the one with the id ``before``."""
+    """Return the queue with the given inputs directly before the one with the id ``before``."""
     left = without(queue, moved)
     places = (at for at, queued in enumerate(left) if queued.input_id == before)
     place = next(places, len(left))

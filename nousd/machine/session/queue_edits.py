@@ -1,6 +1,6 @@
-"""Decisions on commands that change one pending input: its text, its place, or whether it waits at all.
+"""Decisions on commands that change one pending input: edit, move or remove it.
 
-Like ``decisions``: each function looks at a state and returns events; it changes nothing.
+As in ``decisions``, each function reads a state and returns events; it changes nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def require_waiting(
     """Return a pending input that can still be changed.
 
     Args:
-        queue_revision: the revision that the client saw, if it named one.
+        queue_revision: the revision that the client saw, if it gave one.
 
     Raises:
         CommandRejected: ``input_not_found``, ``input_delivered``, ``queue_changed``.
@@ -45,7 +45,7 @@ def require_waiting(
 
 
 def build_delivered_error() -> CommandRejected:
-    """Return the refusal to change an input that a turn has taken."""
+    """Return the error for a change to an input that a turn has taken."""
     return CommandRejected(
         "input_delivered",
         cause="a turn has taken the input: correct it with a steer, or stop the run with abort",
@@ -55,7 +55,7 @@ def build_delivered_error() -> CommandRejected:
 def edit_queued(
     state: SessionState, new: QueuedInput, *, client_id: str | None = None
 ) -> events.QueueUpdate:
-    """Replace a pending input by another with its id, kind and place.
+    """Replace a pending input with another one of the same id, kind and position.
 
     Raises:
         CommandRejected: ``queue_full``, and as ``require_waiting``.
@@ -71,7 +71,7 @@ def move_queued(
     *,
     client_id: str | None = None,
 ) -> events.QueueUpdate:
-    """Move a pending input in front of another of its kind, or behind all of them.
+    """Move a pending input before another one of its kind, or behind all of them.
 
     Raises:
         CommandRejected: ``input_not_movable``, and as ``require_waiting``.

@@ -1,6 +1,6 @@
 """The events that change a session's queue, each within the size limit of events.
 
-``decisions`` and ``appending`` decide when it changes.
+``decisions``, ``queue_edits`` and ``appending`` decide when it changes.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from nousd.wire.limits import EVENT_TEXT_BYTES_MAX, QUEUED_CHARS_MAX, QUEUED_INP
 from nousd.wire.objects.inputs import PendingCounts, QueuedInput
 
 _SHOWN_TOGETHER_MAX: Final = 4 * EVENT_TEXT_BYTES_MAX
-"""Maximum characters of texts in one ``queue_update`` about removed inputs."""
+"""Maximum characters of all texts in one ``queue_update`` about removed or delivered inputs."""
 
 
 def build_accepted_update(
     state: SessionState, queued: QueuedInput, *, run_id: str | None = None
 ) -> events.QueueUpdate:
-    """Return the event that makes an input wait.
+    """Return the event that adds an input to the queue.
 
     Args:
-        run_id: the run that gets it, if the input does not name one.
+        run_id: the run that receives it; by default the one that the input names.
 
     Raises:
         CommandRejected: ``queue_full``.
@@ -43,7 +43,7 @@ def build_accepted_update(
 def build_accepted_update_unchecked(
     state: SessionState, queued: QueuedInput, run_id: str | UnsetType = UNSET
 ) -> events.QueueUpdate:
-    """Return the same event without the bound of the queue: for inputs that leave it at once."""
+    """Return the same event without checking the queue's bound: for inputs that leave it at once."""
     # Called thousands of times per second, so its cost must not depend on the queue.
     counts = queue.add_to_counts(state.pending_counts, queued)
     # Clients do not see messages in the queue.
@@ -61,7 +61,7 @@ def build_accepted_update_unchecked(
 def build_promoted_update(
     state: SessionState, steer: QueuedInput, client_id: str | None = None
 ) -> events.QueueUpdate:
-    """Return the event that makes a pending input a steer, of the active run if there is one."""
+    """Return the event that turns a pending input into a steer, of the active run if there is one."""
     counts = queue.pending_counts(queue.with_each(state.queue, (steer,)))
     return _build_update(state, "promoted", steer, counts, client_id)
 
@@ -69,7 +69,7 @@ def build_promoted_update(
 def build_edited_update(
     state: SessionState, queued: QueuedInput, client_id: str | None = None
 ) -> events.QueueUpdate:
-    """Return the event that replaces a pending input by ``queued``.
+    """Return the event that replaces a pending input with ``queued``.
 
     Raises:
         CommandRejected: ``queue_full``.
@@ -86,7 +86,7 @@ def build_moved_update(
     before_input_id: str | None,
     client_id: str | None = None,
 ) -> events.QueueUpdate:
-    """Return the event that moves a pending input in front of another, or behind all."""
+    """Return the event that moves a pending input before another one, or behind all."""
     update = _build_update(state, "moved", queued, state.pending_counts, client_id)
     return msgspec.structs.replace(update, before_input_id=or_unset(before_input_id))
 
@@ -142,8 +142,8 @@ def build_removal_updates(
 def build_delivering_updates(
     state: SessionState, inputs: queue.Inputs, run_id: str
 ) -> tuple[events.QueueUpdate, ...]:
-    """Return the events after which a turn has pending inputs that were not yet delivered, each within
-    the size limit of events.
+    """Return the events by which a turn takes pending inputs for delivery, each within the size limit of
+    events.
     """
     return tuple(
         events.QueueUpdate(
@@ -159,7 +159,7 @@ def build_delivering_updates(
 
 
 def _group_by_size(inputs: queue.Inputs) -> list[queue.Inputs]:
-    """Divide inputs so that each event about them stays small, because excerpts of long texts add up."""
+    """Divide inputs so that each event about them stays small: excerpts of long texts add up."""
     groups: list[queue.Inputs] = []
     room = 0
     for queued in inputs:

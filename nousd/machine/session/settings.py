@@ -1,15 +1,15 @@
 """The settings of a session: the one place where each of them is declared.
 
-The state that events are folded to (``SessionState``), the rows of both stores, the settings that new
-sessions start with and what a branch copies are derived from the structs here. To add a setting, add a
-field to the struct that says who has it, and a field of the same name to the wire structs that carry it:
-the events ``session_created`` and ``session_updated``, the commands ``new_session``, ``update_session``
-and ``list_sessions``, and the responses. Handlers copy the fields that two structs share. A setting that
+The session state (``SessionState``), the rows of both stores, the settings that new sessions start with
+and those that a branch copies are derived from the structs here. To add a setting, add a field to the
+struct for its scope, and a field of the same name to the wire structs that carry it: the events
+``session_created`` and ``session_updated``, the commands ``new_session``, ``update_session`` and
+``list_sessions``, and the responses. Handlers copy the fields that two structs share. A setting that
 null can unset has None as its default. To filter session lists by it, also add a field to
 ``store.session_list.SessionFilter``, and a generated column with its index in a new migration
 (``store.schema``).
 
-This module does not know which values are valid: commands are checked before they become events.
+This module does not validate values: commands are checked before they become events.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 
 
 class SharedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings with one value for the daemon, and one of its own for a session where a command
-    named it; ``in_force`` says which applies. No session copies them from another.
+    """The settings with one value for the daemon, and a separate one for each session where a command
+    set it; ``in_force`` tells which applies. No session copies them from another.
 
-    ``active_tools`` lists the built-in tools that models are offered.
+    ``active_tools`` lists the built-in tools that are offered to models.
     """
 
     steering_mode: QueueMode | None = None
@@ -61,10 +61,9 @@ def in_force(own: SharedSettings, shared: SharedSettings) -> SettingsInForce:
 
 
 class LastingSettings(SharedSettings, frozen=True, kw_only=True):
-    """Besides the shared ones, the settings that a new session takes from the session where they were
-    last set.
+    """The shared settings, and those that a new session takes from the session where they were last set.
 
-    ``model`` None means the provider's default, as does a ``model`` that was set for another
+    ``model`` None means the provider's default, and so does a ``model`` that was set for another
     ``provider``.
     """
 
@@ -76,9 +75,9 @@ class LastingSettings(SharedSettings, frozen=True, kw_only=True):
 class DefaultSettings(LastingSettings, frozen=True, kw_only=True):
     """The settings that a ``session_updated`` without a session can change.
 
-    ``granted_in`` are the rules that the user granted for good, by workspace; ``granted`` are those of
-    an earlier version, which hold in every one. ``mcp_servers`` are the servers that were added while
-    the daemon ran.
+    ``granted_in`` are the rules that the user granted permanently, by workspace; ``granted`` are those
+    of an earlier version, which apply in every workspace. ``mcp_servers`` are the servers that were
+    added while the daemon ran.
     """
 
     granted: tuple[str, ...] = ()
@@ -89,12 +88,12 @@ class DefaultSettings(LastingSettings, frozen=True, kw_only=True):
 class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
     """The settings that a branch copies from its parent.
 
-    ``permission_mode`` None means the daemon's. ``worker`` carries out the task that the session was
-    created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning of
-    its first message, unless it had a name by then. ``seen_id`` is the entry up to which the user has
-    seen it. ``runtime`` None means the native one. ``runtime_model`` is the runtime's own name of
-    a model, None its default; the native one has ``model``. ``runtime_namespace`` None means
-    the user's own log-in.
+    ``permission_mode`` None means the daemon's. ``worker`` is the worker for the task that the session
+    was created for. ``workspace`` None means the daemon's default workspace. ``title`` is the beginning
+    of the first message, unless the session had a name by then. ``seen_id`` is the last entry that the
+    user has seen. ``runtime`` None means the native one. ``runtime_model`` is the runtime's own name of
+    a model, None its default; the native runtime uses ``model``. ``runtime_namespace`` None means the
+    user's own login.
     """
 
     permission_mode: PermissionMode | None = None
@@ -113,15 +112,14 @@ class InheritedSettings(LastingSettings, frozen=True, kw_only=True):
 
 
 class SessionSettings(InheritedSettings, frozen=True, kw_only=True):
-    """All settings of one session, the inherited ones included.
+    """All settings of one session, including the inherited ones.
 
-    ``granted`` are the rules that the user granted to this session; ``mcp_approved`` are hashes of the
-    MCP servers of its own that the user agreed to; ``origin`` is the call of ``task``
-    that created it. ``origin_workspace`` and the next three fields come from the last
-    ``attach_session``, ``override_expires_at`` and ``override_seconds`` from a current
-    ``override_workspace``. ``agent_session`` is that of the agent program which served the session last.
-    ``delete_at`` is the time at which the session is deleted, if that is
-    scheduled.
+    ``granted`` are the rules that the user granted to this session; ``mcp_approved`` are the hashes of
+    the session's own MCP servers that the user approved; ``origin`` is the ``task`` call that created
+    it. ``origin_workspace`` and the next three fields come from the last ``attach_session``,
+    ``override_expires_at`` and ``override_seconds`` from a current ``override_workspace``.
+    ``agent_session`` is the session of the agent program that served this one last. ``delete_at`` is the
+    time of the scheduled deletion, if there is one.
     """
 
     name: str | None = None
@@ -145,7 +143,7 @@ INHERITED: Final = tuple(name for name in InheritedSettings.__struct_fields__ if
 SETTINGS: Final = SessionSettings.__struct_fields__
 
 ChangedSettings = dict[str, Any]
-"""The settings that an event changes, by name. None unsets one; any other value replaces it whole."""
+"""The settings that an event changes, by name. None unsets a setting; other values replace it whole."""
 
 
 def settings_among(struct: type[msgspec.Struct]) -> tuple[str, ...]:
@@ -154,13 +152,13 @@ def settings_among(struct: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def extract_changed_settings(event: events.Event, ts: str) -> ChangedSettings:
-    """Return the settings that ``event``, which happened at ``ts``, changes."""
+    """Return the settings that ``event``, logged at ``ts``, changes."""
     return CHANGED_BY[type(event)](event, ts)
 
 
 def extract_changed_defaults(event: events.SessionUpdated) -> ChangedSettings:
-    """Return the settings of new sessions that the event changes."""
-    # A session's own tools and modes, and permissions that the user gave it, are not those of the next.
+    """Return the settings of new sessions that an event changes."""
+    # New sessions do not take the tools and modes of a session, nor permissions that it was granted.
     names = LASTING if event.session_id else DefaultSettings.__struct_fields__
     return _extract_present(event, names)
 
@@ -172,7 +170,7 @@ def _extract_present(event: events.Event, names: tuple[str, ...]) -> ChangedSett
 def _build_field_fold(
     struct: type[events.Event], *, but: tuple[str, ...] = ()
 ) -> Callable[[Any, str], ChangedSettings]:
-    # Looked up once, not with every event.
+    # Computed once, not for every event.
     names = tuple(name for name in settings_among(struct) if name not in but)
     return lambda event, _: _extract_present(event, names)
 
@@ -215,7 +213,7 @@ def _apply_override_expired(_: events.WorkspaceOverrideExpired, __: str) -> Chan
 
 CHANGED_BY: Final[dict[type[events.Event], Callable[[Any, str], ChangedSettings]]] = {
     **{struct: _build_field_fold(struct) for struct in (events.SessionUpdated, events.TodoUpdated)},
-    # Earlier versions copied the shared settings into each new session; they count as not set there.
+    # Earlier versions copied the shared settings into each new session; such copies count as not set.
     events.SessionCreated: _build_field_fold(events.SessionCreated, but=SHARED),
     events.SessionSeen: _apply_session_seen,
     events.AgentSession: _apply_agent_session,

@@ -1,8 +1,8 @@
 """The state of one session as a fold over its events.
 
-``apply`` is the only way in which a session's state changes. The daemon folds an event when it decides
-it, so that the next decision sees it, and shows the result to clients once it is committed; both are
-the same value, because the state is immutable.
+``apply`` is the only way to change a session's state. The daemon folds an event when it decides it, so
+that the next decision sees it, and shows the result to clients once the event is committed; both are the
+same value, because the state is immutable.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from nousd.wire.objects.workers import TaskOrigin
 class RunInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The run that holds the session's run lock.
 
-    ``in_v1_scope``: commands that name no session reach it, and their clients are shown its events.
-    ``task``: the call that it works for, if it is the run of a task.
+    ``in_v1_scope``: whether commands without a session reach it, and their clients receive its events.
+    ``task``: the ``task`` call that it works for, if any.
     """
 
     run_id: str
@@ -42,10 +42,10 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
     """The state that decisions on a session depend on: settings, queue, run, leaf.
 
     ``leaf_id`` None means an empty tree. ``queued_chars`` is the size of ``queue`` for its bound,
-    ``pending_counts`` the inputs that clients see as waiting (``queue_fields``). ``queue_revision``
-    counts the changes of what they see, from the version on that logs it. ``delivering`` are the ids of
-    pending inputs that the turn has and that were not yet delivered. ``usage`` None means that no model
-    was called.
+    ``pending_counts`` counts the inputs that clients see (``queue_fields``). ``queue_revision`` counts
+    the queue changes that clients see, since the version that logs it. ``delivering`` are the ids of
+    pending inputs that the turn has taken and not delivered yet. ``usage`` None means that no model was
+    called.
     """
 
     session_id: str
@@ -63,22 +63,22 @@ class SessionState(SessionSettings, frozen=True, kw_only=True):
 
 
 def apply(state: SessionState, event: events.Event, ts: str) -> SessionState:
-    """Return the state after ``event``, which happened at ``ts``."""
+    """Return the state after ``event``, which is logged at ``ts``."""
     change = _CHANGES.get(type(event))
     changed = None if change is None else change(state, event, ts)
     return msgspec.structs.replace(state, **changed) if changed else state
 
 
 def is_taken(state: SessionState, queued: QueuedInput) -> bool:
-    """Return whether the run has an input that is still pending: the prompt that it is about to begin
-    with, or what is being delivered.
+    """Return whether the run has taken an input that is still pending: the prompt with which it is about
+    to begin, or an input that is being delivered.
     """
     run_id = None if state.run is None else state.run.run_id
     return queue.is_own_prompt(queued, run_id) or queued.input_id in state.delivering
 
 
 def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
-    """Return the fields of a state with this queue."""
+    """Return the fields of a state that depend on its queue."""
     return {
         "queue": inputs,
         "queued_chars": queue.chars_of(inputs),
@@ -98,7 +98,7 @@ def _apply_session_updated(
     state: SessionState, event: events.SessionUpdated, ts: str
 ) -> dict[str, Any]:
     if event.session_id != state.session_id:
-        return {}  # of the daemon, decided together with a change of the session
+        return {}  # a change of the daemon's settings, decided together with one of the session
     return extract_changed_settings(event, ts) | _extract_leaf(event)
 
 
@@ -122,7 +122,7 @@ def _apply_queue_update(state: SessionState, event: events.QueueUpdate, _: str) 
     # Earlier versions logged no revision.
     revision = state.queue_revision if event.queue_revision is UNSET else event.queue_revision
     if event.change == "accepted":
-        # The one change that comes thousands of times per second, so its cost must not depend on the
+        # The only change that comes thousands of times per second, so its cost must not depend on the
         # queue.
         return {
             "queue": state.queue + event.inputs,
@@ -165,7 +165,7 @@ def _apply_turn_end(state: SessionState, _: events.TurnEnd, __: str) -> dict[str
 
 
 def options_of(state: SessionState) -> RunOptions:
-    """Return the options of the active run."""
+    """Return the options of the active run; the defaults if there is none."""
     options = UNSET if state.run is None else state.run.request.options
     return _NO_OPTIONS if options is UNSET else options
 

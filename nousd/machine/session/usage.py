@@ -1,7 +1,7 @@
-"""Usage of model calls: the figures of one call as an event, and sums of many.
+"""Usage of model calls: the figures of one call as an event, and totals of many calls.
 
-A sum is a fold over ``usage_reported``, for a run or a session. A branch begins with zero: its parent's
-cost is not its own.
+A total is a fold over ``usage_reported``, for a run or a session. A branch begins with zero: its
+parent's cost is not its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nousd.wire.objects.entries import Usage, UsageTotals
 
 
 class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The duration, tokens and cost of one model call, as far as known, under the event's names."""
+    """The duration, tokens and cost of one model call, as far as known, with the event's field names."""
 
     provider: str
     model: str
@@ -49,9 +49,9 @@ class CallFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def build_unreported_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
-    """Return the event for the model call of a killed process, if any of its answer was shown. Its
-    duration and cost are unknown. Earlier versions, which do not log the asked model, did not count a
-    call that broke off.
+    """Return the event for the model call of a killed process, if its answer had begun. Its duration and
+    cost are unknown. Earlier versions, which do not log the called model, did not count a call that was
+    interrupted.
     """
     message, asked = tracker.message, tracker.asked
     if message is None or message.role != "assistant" or message.is_counted:
@@ -70,7 +70,7 @@ def build_unreported_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
 
 
 def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
-    """Return the sums with one more call."""
+    """Return the totals with one more call."""
     so_far = sums or NO_CALLS
     usage = _UNCOUNTED if call.usage is UNSET else call.usage
     return UsageTotals(
@@ -89,7 +89,7 @@ def with_call(sums: UsageTotals | None, call: UsageReported) -> UsageTotals:
 
 
 def _dollars(one: float | UnsetType, other: float | UnsetType) -> float | UnsetType:
-    """Add known numbers, rounded so that no binary fractions show: ten tenths of a cent make one."""
+    """Add known amounts, rounded so that no binary fractions show: ten tenths of a cent are one."""
     if one is UNSET or other is UNSET:
         return other if one is UNSET else one
     return round(one + other, _DOLLAR_DIGITS)
@@ -100,4 +100,4 @@ NO_CALLS: Final = UsageTotals(calls=0, input=0, output=0, total=0, duration_ms=0
 _UNCOUNTED: Final = Usage(input=0, output=0, total=0)
 
 _DOLLAR_DIGITS: Final = 12
-"""A token of the cheapest model costs some billionths of a dollar."""
+"""Digits after the point: a token of the cheapest model costs some billionths of a dollar."""
