@@ -1,49 +1,49 @@
-"""The one exception tree of the project, and the stable codes an error has on the wire.
+"""The one exception tree of the project, and the stable error codes of the wire.
 
     NousdError
-    ├── WireError                    becomes an error response as it stands
-    │   ├── InvalidCommand           the line is no command of v1
+    ├── WireError                    becomes an error response unchanged
+    │   ├── InvalidCommand           the line is not a command of v1
     │   ├── InvalidPayload           a field is missing, of the wrong type or past its limit
-    │   │   └── InvalidCursor        ... because it is no place in the log
-    │   ├── CommandRejected          understood, but not possible in the present state
+    │   │   └── InvalidCursor        ... because the cursor is not in the log
+    │   ├── CommandRejected          understood, but not possible in the current state
     │   ├── SessionNotFound
     │   ├── SessionError             the session's records cannot be read or written
-    │   ├── ProviderFailed           a waited-for run ended in an error
-    │   ├── CommandTimedOut          a waited-for run outlasted the command's time limit
+    │   ├── ProviderFailed           the run that a command waited for ended in an error
+    │   ├── CommandTimedOut          the run that a command waited for outlasted its time limit
     │   ├── ShuttingDown             the daemon takes no more commands
-    │   └── InternalError            a fault of ours
+    │   └── InternalError            a bug in nousd
     ├── ConfigError                  a setting is unusable: one line, exit code 2
-    │   └── AnotherDaemonRuns        ... because another daemon holds what it names
-    ├── ServiceFailed                the user's systemd did not do what it was asked for
-    ├── RuleInvalid                  a text is no rule of permissions
-    ├── ModelUnknown                 no model can be meant by a name
+    │   └── AnotherDaemonRuns        ... because another daemon uses the path that it names
+    ├── ServiceFailed                the user's systemd did not carry out a request
+    ├── RuleInvalid                  a text is not a permission rule
+    ├── ModelUnknown                 a name is not the name of a model
     ├── StoreError                   the log could not be read or written
     │   ├── StoreTooNew              written by a newer version; left untouched
-    │   ├── WriteFailed              a commit failed; nothing of it is in the log
+    │   ├── WriteFailed              a commit failed; none of it is in the log
     │   │   └── StoreFull            ... because the disk is full
-    │   └── StoreInDoubt             a commit failed; it may turn up after a restart, whole
+    │   └── StoreInDoubt             a commit failed; after a restart, all of it may be in the log
     ├── ProviderError                a model call failed
     │   ├── ContextOverflow          ... because its input was too long for the model
-    │   └── KeyUnavailable           ... because its key could not be had; no server was asked
+    │   └── KeyUnavailable           ... because its key is unavailable; no request was sent
     ├── RunFailed                    a run cannot continue; becomes its `error` event
-    │   ├── AnswerTooLong            ... because its model said more than a setting allows
-    │   └── AgentFailed              ... because the agent program ended, or does not do what it should
+    │   ├── AnswerTooLong            ... because the model's answer exceeded the limit of a setting
+    │   └── AgentFailed              ... because the agent program ended or misbehaved
     ├── ToolError                    a tool call failed; becomes a tool result, never ends a run
-    │   ├── ToolArgumentsInvalid     ... because its arguments do not fit
-    │   ├── Unanswered               ... because the user did not answer what it asked
-    │   ├── ToolServerFailed         ... because the server that has the tool is gone
-    │   └── FoldersSilent            ... because the disks of too many folders do not answer
-    ├── ExtensionError               an extension's function failed, or gave what it must not
+    │   ├── ToolArgumentsInvalid     ... because its arguments do not fit the schema
+    │   ├── Unanswered               ... because the user did not answer its question
+    │   ├── ToolServerFailed         ... because the MCP server of the tool failed
+    │   └── FoldersSilent            ... because too many directory reads wait for unresponsive disks
+    ├── ExtensionError               an extension's function failed, or returned an invalid value
     │   └── ExtensionTimedOut        ... or did not return in time
-    ├── NotReplayable                a stored run cannot be played again
+    ├── NotReplayable                a stored run cannot be replayed
     ├── NotCanonical                 a value has no canonical JSON, so no hash
-    ├── InputNotWhole                what is kept of a model's input is missing or not what was logged
+    ├── InputNotWhole                a stored model input is incomplete, or differs from the logged one
     └── ClientError                  raised by the client package
         ├── DaemonUnreachable        no process listens on the socket
-        │   └── DaemonNotStarted     ... and none could be started, or may be from here
-        ├── ConnectionLost           the daemon went away in mid-conversation
-        ├── AnswerTimedOut           the daemon did not answer in time; what was asked may happen yet
-        ├── AnswerInvalid            what came back is not v1
+        │   └── DaemonNotStarted     ... and none could be started, or may be started from here
+        ├── ConnectionLost           the connection ended before the response
+        ├── AnswerTimedOut           no response in time; the request may still take effect
+        ├── AnswerInvalid            the response is not valid v1
         └── Refused                  the daemon answered with an error
 
 This module deliberately imports nothing: every room may depend on it. Turning an exception into
@@ -78,11 +78,11 @@ class NousdError(Exception):
 
 
 class WireError(NousdError):
-    """An error that a client may see word for word.
+    """An error that a client may receive unchanged.
 
     Args:
-        message: for people, or the machine word where v1 puts one there (``run_in_progress``).
-        cause: what lay behind it, for machines and bug reports.
+        message: for people, or the machine word where v1 defines one (``run_in_progress``).
+        cause: the underlying cause, for machines and bug reports.
         details: facts a client can act on, such as ``{"run_id": "run-..."}``.
 
     Source: protocol/semantics/errors.md.
@@ -100,7 +100,7 @@ class WireError(NousdError):
 
 
 class InvalidCommand(WireError):
-    """The line could not be decoded, or names no command. ``request_id`` is "" if unreadable."""
+    """The line could not be decoded, or names no command. ``request_id`` is "" if it is unreadable."""
 
     code = "invalid_command"
 
@@ -116,7 +116,7 @@ class InvalidPayload(WireError):
 
 
 class InvalidCursor(InvalidPayload):
-    """A cursor is not one of this log. ``details.head`` is the newest event."""
+    """A cursor does not belong to this log. ``details.head`` is the number of the newest event."""
 
 
 class CommandRejected(WireError):
@@ -156,7 +156,7 @@ class ShuttingDown(WireError):
 
 
 class InternalError(WireError):
-    """A fault of ours. The log file has the details, the client only a reference."""
+    """A bug in nousd. The log file has the details; the client receives only a reference."""
 
     code = "internal_error"
 
@@ -214,36 +214,36 @@ FAILURE_CATEGORIES: dict[FailureCategory, str] = {
 
 
 def with_category(category: str | None, words: str) -> str:
-    """Return the words behind the name of their category, which is all that some clients show."""
+    """Return a text with its category in front, because some clients show nothing else."""
     return f"{category}: {words}" if category else words
 
 
 def without_category(category: str | None, words: str) -> str:
-    """Return the words without the name of their category, if they begin with it."""
+    """Return a text without its category in front."""
     return words.removeprefix(f"{category}: ") if category else words
 
 
 class ConfigError(NousdError):
-    """A setting cannot be used. The text is one line and names the setting."""
+    """A setting cannot be used. The message is one line and names the setting."""
 
 
 class AnotherDaemonRuns(ConfigError):
-    """Another daemon holds what this one needs; the message says which, and what."""
+    """Another daemon uses a path that this one needs; the message names both."""
 
 
 class ServiceFailed(NousdError):
-    """The user's systemd did not do what it was asked for; the message says what to do instead."""
+    """The user's systemd did not carry out a request; the message says what to do instead."""
 
 
 class RuleInvalid(NousdError):
-    """A text is no rule about tool calls. The message says why, and does not repeat the text."""
+    """A text is not a rule about tool calls. The message gives the reason without repeating the text."""
 
 
 class ModelUnknown(NousdError):
-    """A name is not a model's: it resembles a model, a provider or an alias.
+    """A name is not the name of a model, but resembles that of a model, a provider or an alias.
 
     Args:
-        nearest: what may have been meant.
+        nearest: the name that may have been meant.
     """
 
     def __init__(self, message: str, nearest: str) -> None:
@@ -260,17 +260,17 @@ class StoreTooNew(StoreError):
 
 
 class WriteFailed(StoreError):
-    """A commit failed. Nothing of it is in the log, nor ever will be."""
+    """A commit failed. None of it is in the log, and none of it ever will be."""
 
 
 class StoreFull(WriteFailed):
-    """A commit failed because the disk, or the user's share of it, is full."""
+    """A commit failed because the disk, or the user's quota, is full."""
 
 
 class StoreInDoubt(StoreError):
-    """A commit failed, and so did finding out what became of it.
+    """A commit failed, and its outcome could not be determined.
 
-    After a restart all of it may be in the log, or nothing. An input that is sent again under the same
+    After a restart, the log contains either all of it or none. An input that is sent again with the same
     client message id is accepted once in both cases.
     """
 
@@ -279,13 +279,13 @@ class ProviderError(NousdError):
     """A model call failed.
 
     Args:
-        message: the server's own words where it gave any.
-        category: why it failed; otherwise that of the class. The attribute is None if that is not known,
-            as of a failure in an old log.
+        message: the server's own message, if it sent one.
+        category: the reason; by default that of the class. The attribute is None if the reason is
+            unknown, as for a failure in an old log.
         status: HTTP status, if there was a response.
         retryable: whether the same request may succeed later.
-        retry_after_seconds: what the server asked for, if it did.
-        raw: what the server sent, as it was but for the key; the beginning of what is long.
+        retry_after_seconds: the delay that the server asked for, if any.
+        raw: the server's response without the key; only the beginning of a long one.
     """
 
     usual_category: ClassVar[FailureCategory] = "server_error"
@@ -309,24 +309,24 @@ class ProviderError(NousdError):
 
 
 class ContextOverflow(ProviderError):
-    """The model refused the input as too long. Compacting and asking again can help."""
+    """The model rejected the input as too long. Compaction and another call can help."""
 
     usual_category = "context_length"
 
 
 class KeyUnavailable(ProviderError):
-    """The key could not be had, so that no server was asked."""
+    """The key is unavailable, so no request was sent."""
 
     usual_category = "authentication"
 
 
 class RunFailed(NousdError):
-    """A run cannot continue. The attributes are those of the ``error`` event it ends with.
+    """A run cannot continue. The attributes are those of the ``error`` event that ends it.
 
     Args:
-        raw: what a server answered, if one did.
-        hint: what can be done about it, for people.
-        category: why a model call failed; the cause is given without it, and names it.
+        raw: the response of a server, if there was one.
+        hint: what the user can do about it.
+        category: why a model call failed; the attribute ``cause`` begins with it.
     """
 
     def __init__(
@@ -350,8 +350,8 @@ class RunFailed(NousdError):
 
 
 class AnswerTooLong(RunFailed):
-    """A model said more than a setting allows. What it said until then is kept; the message names the
-    setting and its value.
+    """The model's answer exceeded the limit of a setting. The answer up to the limit is kept; the
+    message names the setting and its value.
     """
 
     def __init__(self, message: str) -> None:
@@ -359,10 +359,10 @@ class AnswerTooLong(RunFailed):
 
 
 class AgentFailed(RunFailed):
-    """An agent program has ended, or cannot be used any more; the next turn starts it anew.
+    """An agent program has ended, or cannot be used any more; the next turn restarts it.
 
     Args:
-        cause: what happened, worded to follow the program's name, such as ``it ended``.
+        cause: the failure, worded to follow the program's name, such as ``it ended``.
     """
 
     def __init__(
@@ -390,24 +390,24 @@ class ToolArgumentsInvalid(ToolError):
 
 
 class Unanswered(ToolError):
-    """The user did not answer, or no client could ask."""
+    """The user did not answer, or no client could ask the user."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the user did not answer: {reason}")
 
 
 class ToolServerFailed(ToolError):
-    """The MCP server that has the tool cannot be reached, or broke off; its other calls fail too."""
+    """The MCP server of the tool is unreachable, or ended; its other calls fail too."""
 
     code = "mcp_server_failed"
 
 
 class FoldersSilent(ToolError):
-    """Too many looks at folders wait for disks that do not answer; this one was not begun."""
+    """Too many directory reads wait for disks that do not respond; this one was not started."""
 
 
 class ExtensionError(NousdError):
-    """An extension's function raised, took too long or returned what cannot be used."""
+    """An extension's function raised an error, took too long or returned an unusable value."""
 
 
 class ExtensionTimedOut(ExtensionError):
@@ -415,15 +415,15 @@ class ExtensionTimedOut(ExtensionError):
 
 
 class NotCanonical(NousdError):
-    """A value has no canonical JSON (RFC 8785), such as a number that no double holds."""
+    """A value has no canonical JSON (RFC 8785), such as a number that no double represents."""
 
 
 class InputNotWhole(NousdError):
-    """A model's input cannot be put together again: a part is missing, or is not what was logged."""
+    """A model's input cannot be rebuilt: a part is missing, or differs from the logged one."""
 
 
 class NotReplayable(NousdError):
-    """A stored run cannot be played again, or its recording be used; the text says why."""
+    """A stored run cannot be replayed, or its recording cannot be used; the message gives the reason."""
 
 
 class ClientError(NousdError):
@@ -431,25 +431,25 @@ class ClientError(NousdError):
 
 
 class DaemonUnreachable(ClientError):
-    """Nobody listens on the socket."""
+    """No process listens on the socket."""
 
 
 class DaemonNotStarted(DaemonUnreachable):
-    """No process listens on the socket, and none could be started, or may be from here; the message says
-    why, and what would help.
+    """No process listens on the socket, and none could be started, or may be started from here; the
+    message gives the reason and a remedy.
     """
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before the answer came."""
+    """The connection ended before the response arrived."""
 
 
 class AnswerTimedOut(ClientError):
-    """No answer came in time. Whether the daemon did what was asked is not known."""
+    """No response arrived in time. The request may or may not take effect."""
 
 
 class AnswerInvalid(ClientError):
-    """A line from the daemon is not v1; the connection can no longer be used."""
+    """A line from the daemon is not valid v1; the connection can no longer be used."""
 
 
 class Refused(ClientError):
@@ -457,7 +457,7 @@ class Refused(ClientError):
 
     Args:
         code: one of ``WIRE_ERROR_CODES``.
-        message: the error's own words.
+        message: the message of the error response.
     """
 
     def __init__(

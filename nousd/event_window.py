@@ -1,13 +1,14 @@
-"""The newest events of a log, in memory, and the readers that wait for the next one.
+"""The newest events of a log, in memory, and the readers that wait for new ones.
 
-Theory of operation. A reader is a position in the log, not a queue: it takes what follows its position
-from the window that all readers share, or, once it has fallen behind the window, a page from the log.
-So a slow reader costs nothing, blocks no one and is never dropped, and the boundary between history and
-live events is a comparison of numbers. A reader with nothing left to read waits for a topic, and only
-events of that topic wake it: a thousand readers of idle sessions cost a busy session nothing.
+Theory of operation. A reader is a position in the log, not a queue: it takes the events after its
+position from the window that all readers share or, once it has fallen behind the window, a page from the
+log. So a slow reader costs nothing, blocks no other reader and is never dropped, and the boundary
+between history and live events is a comparison of numbers. A reader with nothing left to read waits for
+a topic, and only events of that topic wake it: a thousand readers of idle sessions cost a busy session
+nothing.
 
-The daemon's hub keeps the lines of the log here, the bridge's hub the events that its streams show. This
-module knows nothing of the log itself, of what an event means, or of sockets.
+The daemon's hub keeps the lines of the log here, the bridge's hub the events that its streams send. This
+module does not know the log itself, the meaning of an event, or sockets.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import trio
 class WindowEvent(Protocol):
     """The interface of an event in the window.
 
-    ``seq`` is its number in the log, ``size`` the bytes that it is counted with.
+    ``seq`` is its number in the log, ``size`` the number of bytes that it counts as.
     """
 
     @property
@@ -50,12 +51,12 @@ ALL_EVENTS: Final = Topic()
 
 
 class Notifier:
-    """Wakes one reader, if it is waiting at that moment; otherwise a notification is lost.
+    """Wakes one reader, if it is waiting at that moment; otherwise the notification is lost.
 
-    So a reader must look for a reason not to wait in the same step of the event loop in which it begins
-    to wait, and again whenever it was woken.
+    So a reader must check for events in the same step of the event loop in which it begins to wait, and
+    again after each notification.
 
-    ``woken_by`` is the number of the event that woke it; None if something else did.
+    ``woken_by`` is the number of the event that woke it; None if it was woken for another reason.
     """
 
     def __init__(self) -> None:
@@ -68,16 +69,16 @@ class Notifier:
         self._parked.unpark_all()
 
     async def wait(self) -> None:
-        """Return at the next notification."""
+        """Wait for the next notification."""
         await self._parked.park()
 
 
 class EventWindow(Generic[E]):
-    """A bounded run of the newest events, in order.
+    """A bounded sequence of the newest events.
 
     Invariants: the numbers in the window grow strictly and are greater than ``start``; ``head`` is the
-    number of the newest event; what lies between the two and is not in the window need not be read,
-    because it was deleted or never belonged here.
+    number of the newest event; numbers between the two that are not in the window need not be read,
+    because their events were deleted or never belonged here.
     """
 
     def __init__(self, head: int = 0) -> None:
@@ -89,7 +90,7 @@ class EventWindow(Generic[E]):
 
     @property
     def events(self) -> Sequence[E]:
-        """The events in the window, the oldest first."""
+        """The events in the window, oldest first."""
         return self._events
 
     # --- writing -----------------------------------------------------------------------------
@@ -106,31 +107,31 @@ class EventWindow(Generic[E]):
                         self._wake(topic, event.seq)
 
     def skip_to(self, head: int) -> None:
-        """Move ``head`` over events that do not belong here; nobody is woken for those."""
+        """Move ``head`` past events that do not belong here, without waking any reader."""
         self.head = head
 
     def trim(self, events_max: int, bytes_max: int) -> None:
-        """Drop the oldest events if the window is over a bound."""
+        """Drop the oldest events if the window exceeds a bound."""
         if len(self._events) <= events_max and self.size <= bytes_max:
             return
-        # Down to half of the bounds, so that the cost per event is constant.
+        # Trim to half of the bounds, so that the cost per event is constant.
         while self._events and (len(self._events) > events_max // 2 or self.size > bytes_max // 2):
             self.drop(max(1, len(self._events) // 8))
 
     def drop(self, count: int) -> None:
-        """Drop the oldest events; a reader behind them reads the log."""
+        """Drop the oldest events; a reader behind them reads from the log."""
         if count:
             self.start = self._events[count - 1].seq
             self.size -= sum(event.size for event in self._events[:count])
             del self._events[:count]
 
     def forget(self, session_id: str) -> None:
-        """Drop a deleted session's events, as the log did."""
+        """Drop the events of a deleted session, as the log did."""
         self._events = [event for event in self._events if event.session_id != session_id]
         self.size = sum(event.size for event in self._events)
 
     def restart(self, head: int) -> None:
-        """Empty the window and begin after ``head``; every reader is woken."""
+        """Empty the window, continue after ``head``, and wake every reader."""
         self._events = []
         self.size = 0
         self.head = self.start = head
@@ -139,8 +140,8 @@ class EventWindow(Generic[E]):
     # --- reading -----------------------------------------------------------------------------
 
     def after(self, position: int, limit: int) -> tuple[list[E], int]:
-        """Return events after a position that is not behind ``start``, and the number up to which these
-        are all there are.
+        """Return events after a position that is not below ``start``, and the number up to which the
+        events are complete.
         """
         first = bisect_right(self._events, position, key=_seq)
         events = self._events[first : first + limit]
@@ -149,19 +150,19 @@ class EventWindow(Generic[E]):
         return events, self.head if is_last else events[-1].seq
 
     async def wait(self, notifier: Notifier, topic: Topic = ALL_EVENTS) -> None:
-        """Return at the next event of the topic, or when somebody else notifies the reader."""
+        """Wait for the next event of the topic, or for another notification of the reader."""
         self._waiting.setdefault(topic, {})[notifier] = None
         try:
             await notifier.wait()
         finally:
-            # An event takes all that wait for its topic out at once; others may wait there since.
+            # An event removes all readers that wait for its topic; others may have begun to wait since.
             others = self._waiting.get(topic, {})
             others.pop(notifier, None)
             if not others:
                 self._waiting.pop(topic, None)
 
     def wake_all(self) -> None:
-        """Wake every reader that waits, whatever its topic."""
+        """Wake every waiting reader, whatever its topic."""
         for topic in list(self._waiting):
             self._wake(topic, None)
 
@@ -173,14 +174,14 @@ class EventWindow(Generic[E]):
 def fill_page(
     events: Iterable[E], until: int, data_of: Callable[[E], bytes], bytes_max: int
 ) -> tuple[bytes, int]:
-    """Join what a reader gets of events, up to a bound; a single event may be longer than the bound.
+    """Join a reader's bytes of events, up to a bound, which a single event may exceed.
 
     Args:
-        until: the number up to which ``events`` are all there are.
-        data_of: returns a reader's bytes of an event, none if the reader does not want it.
+        until: the number up to which ``events`` is complete.
+        data_of: returns the reader's bytes of an event; none if the reader does not want it.
 
     Returns:
-        The bytes, and the number up to which they are all there is.
+        The bytes, and the number up to which they are complete.
     """
     chunks: list[bytes] = []
     room = bytes_max

@@ -1,13 +1,14 @@
-"""Glob patterns over paths as regular expressions: the one engine of permission rules and of searches.
+"""Glob patterns over paths as regular expressions, for both permission rules and searches.
 
-``*`` and ``?`` do not cross a slash, ``**`` as a whole name matches any folders, ``[...]`` for one of
-some characters, ``{a,b}`` for alternatives. ``x/**`` is ``x`` and all in it. What a pattern is compared
-with, and which patterns are refused, the callers decide.
+``*`` and ``?`` do not match a slash, ``**`` as a whole name matches any number of directories, ``[...]``
+matches one character of a set, ``{a,b}`` alternatives. ``x/**`` matches ``x`` and everything in it. The
+callers decide which texts a pattern is compared with, and which patterns are refused.
 
-A pattern may come from somebody else's repository, so none may take long: whatever follows a star is
-matched where it first fits and never looked for again (atomic groups), which for globs finds the same.
+A pattern may come from an untrusted repository, so matching must never take long: the text after a star
+is matched at its first occurrence and never searched for again (atomic groups), which for globs gives
+the same result.
 
-Standard library only: the process that searches starts without site-packages.
+Only the standard library: the process that searches starts without site-packages.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from typing import NamedTuple
 
 
 class GlobInvalid(ValueError):
-    """A pattern expands to too many, or has an invalid set. The message says why."""
+    """A pattern expands to too many patterns, or has an invalid set. The message gives the reason."""
 
 
 class Dialect(NamedTuple):
-    """The points in which rules and searches read a pattern differently.
+    """The differences in the syntax of rules and searches.
 
     Args:
-        alternatives_max: patterns that the braces of one may stand for.
+        alternatives_max: maximum number of patterns that the braces of one pattern expand to.
         negations: characters that negate a set when they come first in it.
         nested_braces: whether ``{a,{b,c}}`` is three alternatives. If not, a brace ends at the first
             ``}``.
         strict_sets: whether ``[z-a]`` and ``[]`` are refused. If not, they are read as by ``fnmatch``:
-            a range that is empty matches nothing, and brackets around nothing are themselves.
+            an empty range matches nothing, and brackets around nothing match themselves.
     """
 
     alternatives_max: int
@@ -39,9 +40,9 @@ class Dialect(NamedTuple):
     strict_sets: bool
 
 
-# Rules are kept in logs and settings of users: none may come to allow more than when it was written.
+# Rules are stored in logs and settings of users: none may later allow more than when it was written.
 RULES = Dialect(alternatives_max=64, negations="!^", nested_braces=False, strict_sets=True)
-# Models write these, and correct them by what is found: as much as possible is given a meaning.
+# Models write these, and correct them by the results: as many patterns as possible have a meaning.
 SEARCHES = Dialect(alternatives_max=256, negations="!", nested_braces=True, strict_sets=False)
 
 
@@ -49,7 +50,7 @@ def expand_braces(glob: str, dialect: Dialect) -> list[str]:
     """Return the patterns without alternatives that a pattern expands to.
 
     Raises:
-        GlobInvalid: they are too many.
+        GlobInvalid: there are too many.
     """
     done: list[str] = []
     ahead = [glob]
@@ -68,25 +69,25 @@ def expand_braces(glob: str, dialect: Dialect) -> list[str]:
 
 
 def names_in(glob: str) -> list[str]:
-    """Return the names between the slashes; empty ones and ``.`` say nothing."""
+    """Return the names between the slashes, except empty ones and ``.``."""
     return [name for name in glob.split("/") if name not in {"", "."}]
 
 
 def names_regex(names: list[str], dialect: Dialect) -> str:
-    """Return what fully matches the paths, joined by slashes, that these names mean.
+    """Return a regular expression that fully matches the paths, joined by slashes, of these names.
 
     Raises:
-        GlobInvalid: a set of characters is none.
+        GlobInvalid: a set of characters is invalid.
     """
     if not names:
         return "(?!)"
     if set(names) == {"**"}:
         return ".*"
-    # Each run stands between two "**".
+    # Each run of names is between two "**".
     first, *rest = ["/".join(_name_regex(name, dialect) for name in run) for run in _runs(names)]
     regex, tail = first, ""
     if rest and not rest[-1]:
-        # A ** at the end: the folder itself, and all in it.
+        # A ** at the end: the directory itself, and everything in it.
         rest, tail = rest[:-1], "(?:/.*)?"
     if rest:
         *middle, last = rest
@@ -97,12 +98,12 @@ def names_regex(names: list[str], dialect: Dialect) -> str:
 
 
 def _pieces(text: str, dialect: Dialect) -> list[str]:
-    """Return the sets of characters, and the single characters, that a text is made of."""
+    """Split a text into sets of characters and single characters."""
     return re.findall(rf"\[[{dialect.negations}]?\]?[^\]/]*\]|.", text, re.DOTALL)
 
 
 def _braces(pieces: list[str], dialect: Dialect) -> tuple[int, int] | None:
-    """Return where the braces to expand next begin and end."""
+    """Return the positions of the next braces to expand."""
     opened: int | None = None
     for index, piece in enumerate(pieces):
         if piece == "{" and (opened is None or dialect.nested_braces):
@@ -171,12 +172,12 @@ def _piece_regex(piece: str, dialect: Dialect) -> str:
 
 
 def _in_set(members: str) -> str:
-    # A "]" that closes nothing can only be the first.
+    # A "]" that closes nothing can only come first.
     return re.sub(r"([\\^\[&~|]|^\])", r"\\\1", members)
 
 
 def _members_regex(found: re.Match[str]) -> str:
-    """Return one character, or a range unless it is empty."""
+    """Return a character, or a range unless it is empty, for a set of a regular expression."""
     low, high = found.groups()
     if low is None:
         return re.escape(found[0])
