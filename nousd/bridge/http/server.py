@@ -4,9 +4,9 @@ connection.
 Each connection is a ``_DeadlineStream``: every write has a deadline, so that a stalled reader cannot
 hold up the daemon's shutdown, and the stream is closed by force at the end of a grace period.
 
-A connection is a stranger until a credential is accepted on it. When there are too many strangers, or
-too few free places, the oldest stranger is cut, so idle connections without a credential cannot keep
-clients out.
+A connection is a *stranger* (unauthenticated) until a credential is accepted on it. When there are too
+many strangers, or too few free places, the oldest stranger is cut, so idle connections without a
+credential cannot keep clients out.
 
 This module knows no routes: it serves an ASGI application.
 """
