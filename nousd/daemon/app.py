@@ -1,7 +1,7 @@
-"""The daemon without its edges: assembles store, sessions, runs and commands.
+"""Assembles the daemon from store, sessions, runs and commands.
 
-``open_services`` gives a whole daemon to a caller that brings its own streams; ``serve`` adds sockets,
-locks and signals. Tests run it on memory streams, a memory store and a fake clock.
+``open_services`` runs a complete daemon for a caller that brings its own streams; ``serve`` adds
+sockets, locks and signals. Tests run it on memory streams, a memory store and a fake clock.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ from nousd.wire.limits import LINE_BYTES_MAX
 from nousd.wire.objects.entries import ToolCall
 
 _CONTEXT_WINDOWS_READ: Final = 4
-"""Maximum context windows to read of an uncompacted transcript. A compaction summarises what is read;
-anything before that could never be sent."""
+"""Maximum context windows to read of an uncompacted transcript. A compaction summarises the entries
+read; older ones could never be sent."""
 
 
 class DaemonDeps(msgspec.Struct, kw_only=True):
-    """Everything that a daemon is built from."""
+    """The parts that a daemon is built from."""
 
     store: Store
     clock: Clock
@@ -98,41 +98,41 @@ class DaemonDeps(msgspec.Struct, kw_only=True):
     around_runtime: Callable[[Runtime], Runtime] = lambda runtime: runtime
     """Wraps the native runtime; ``nousd.replay`` acts after each of its steps."""
     make_agents: Callable[[AgentSurroundings], Mapping[str, MakeRuntime]] = lambda _: {}
-    """Gives the runtimes that drive agent programs, by name."""
+    """Returns factories of the runtimes that drive agent programs, by name."""
     configured_runtimes: tuple[ConfiguredRuntime, ...] = ()
-    """How the settings describe runtimes."""
+    """The descriptions of these runtimes in the settings."""
     permissions: Permissions = RulePermissions()
     approval_timeout_seconds: float = APPROVAL_SECONDS
     sandbox: FindSandbox = no_sandbox
     obeyed_links: ObeyedLinks = NO_LINKS
     mcp_servers: tuple[ServerSpec, ...] = ()
     mcp_disabled: tuple[ServerSpec, ...] = ()
-    """Servers of the settings that are disabled."""
+    """Configured servers that are disabled."""
     mcp_surroundings: Surroundings | None = None
-    """None to run no MCP servers, whatever the log says."""
+    """None to run no MCP servers, not even those in the log."""
     command_timeout_seconds: float = 600.0
     stale_seconds: float = 120.0
     delta_retention_days: int = 7
     line_bytes_max: int = LINE_BYTES_MAX
     secrets: Secrets = NO_SECRETS
-    """The secrets to redact from what tools and models say."""
+    """The secrets to redact from the output of tools and models."""
     spool_folder: Path | None = None
-    """Directory for long outputs and uploads until they are stored; None: the system's for temporary
-    files."""
+    """Directory for long outputs and uploads until they are stored; None for the system's temporary
+    directory."""
 
 
 @asynccontextmanager
 async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
-    """Run a daemon for the length of the block. ``shut_down`` before its end lets clients read the last
-    events.
+    """Run a daemon for the duration of the block. Call ``shut_down`` before the block ends to let
+    clients read the last events.
 
-    First, runs that an earlier process left open are closed, as far as the disk allows.
+    Runs that an earlier process left open are closed first, as far as the disk allows.
     """
     hub = Hub(deps.store)
     log = Log(deps.store, hub, deps.clock)
     await close_open_work_at_start(deps.store, log, deps.clock)
     defaults = await deps.store.defaults()
-    # Before any command, so that none of them is one that is just being created.
+    # Read before any command runs, so that the list has no branch that a command is creating.
     uncreated = await deps.store.list_uncreated_branches()
     deps.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(deps.tools, late=deps.late_tools)
@@ -189,7 +189,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
 
 
 def _start_background_tasks(nursery: trio.Nursery, deps: DaemonDeps, services: Services) -> None:
-    """Start what the daemon does besides commands and runs."""
+    """Start the tasks for pruning, expiry, scheduled deletions and MCP servers."""
     prune = partial(prune_old_deltas, days=deps.delta_retention_days)
     nursery.start_soon(prune, deps.store, services.hub, deps.clock)
     nursery.start_soon(collect_unused_artifacts, deps.store, deps.clock)
@@ -201,7 +201,7 @@ def _start_background_tasks(nursery: trio.Nursery, deps: DaemonDeps, services: S
 
 
 async def _delete_due(services: Services, session_id: str, delete_at: str) -> bool:
-    # Rarely is one due, and its module brings much with it.
+    # Imported late: a deletion is rarely due, and the module has many imports.
     from nousd.daemon.commands.sessions import delete_due
 
     return await delete_due(services, session_id, delete_at)

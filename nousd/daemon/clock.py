@@ -57,7 +57,7 @@ class SystemClock:
         return f"{prefix}-{time.time_ns() // 1000:014x}{digits}"
 
     def _fresh_digits(self) -> str:
-        # Asking the kernel each time would let another thread in, which is a measurable delay.
+        # A system call for each id would let another thread run, which is a measurable delay.
         block = secrets.token_hex(_ID_RANDOM_BYTES * _IDS_PER_BLOCK)
         width = 2 * _ID_RANDOM_BYTES
         self._randomness = iter([block[at : at + width] for at in range(0, len(block), width)])

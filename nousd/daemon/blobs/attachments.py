@@ -1,8 +1,8 @@
-"""Files that a client attaches to a text: read, checked and prepared for the store.
+"""Reads and checks the files that a client attaches to an input, and prepares them for the store.
 
-A client sends the bytes, the path of a file in the session's directory, or the id of an artifact. Every
-fault is reported before anything is accepted, with its index in the list. What an input is, and when it
-is accepted, is decided elsewhere.
+A client sends the bytes, the path of a file in the session's workspace, or the id of an artifact. Every
+error is reported before anything is accepted, with the attachment's index in the list. Accepting the
+input is left to ``commands.accepting``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nousd.wire.objects import media_types
 from nousd.wire.objects.entries import Attachment
 
 _AT_ONCE: Final = trio.CapacityLimiter(2)
-"""Inputs whose attachments are being read at the same time; each may hold ``ATTACHMENTS_BYTES_MAX``."""
+"""Maximum inputs whose attachments are read at a time; each may hold ``ATTACHMENTS_BYTES_MAX``."""
 
 _SMALL_BYTES: Final = 64 * 1024
 """Attachments up to this size are examined without a thread."""
@@ -48,7 +48,7 @@ class AttachmentServices(Protocol):
 
 
 class AttachedFiles(msgspec.Struct, frozen=True):
-    """The attachments of one input, and the artifacts that are to be stored with it."""
+    """The attachments of one input, and the artifacts to store with it."""
 
     attachments: tuple[Attachment, ...] = ()
     artifacts: tuple[Artifact, ...] = ()
@@ -60,7 +60,7 @@ async def read_attachments(
     choice: ModelChoice,
     path_sandbox: PathSandbox,
 ) -> AttachedFiles:
-    """Read a client's attachments, ready to be stored.
+    """Read a client's attachments and prepare them for the store.
 
     Args:
         choice: the model that the input will go to.
@@ -138,7 +138,7 @@ class _Reading:
         self._attach(Artifact(artifact_id, media_type, data), media_type, name)
 
     def _check_media_type(self, claimed: str, place: str) -> str:
-        """Return the media type without its parameters, if the model takes it."""
+        """Return the media type without its parameters; raise if the model does not accept it."""
         media_type = media_types.bare(claimed)
         if not media_types.is_attachable(media_type):
             raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
@@ -159,7 +159,7 @@ class _Reading:
             raise InvalidPayload(f"attachments is too large: at most {ATTACHMENTS_BYTES_MAX} bytes")
 
     def _attach(self, artifact: Artifact, media_type: str, name: str | None) -> None:
-        # An artifact that exists stays as it is; one that was dropped just now exists again.
+        # Storing an existing artifact changes nothing; one that was just deleted is stored again.
         self.artifacts.append(artifact)
         self.attachments.append(
             Attachment(
@@ -193,7 +193,7 @@ def _hash_if_matching(data: bytes, media_type: str) -> str | None:
 
 
 def _file_bytes(path_sandbox: PathSandbox, path: str) -> bytes:
-    """Read a regular file. One byte more than the limit shows that it is too large."""
+    """Read a regular file; one byte more than the limit if it is too large."""
     with (
         explain_os_errors("read", path),
         path_sandbox.locate(path) as place,

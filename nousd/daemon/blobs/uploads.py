@@ -1,7 +1,7 @@
-"""Artifacts that clients send in pieces: collected in files, and stored when they are complete.
+"""Collects artifacts that clients send in pieces, and stores each when it is complete.
 
-An unfinished upload has no owner: it is dropped after a while without a chunk, and with the
-daemon.
+An unfinished upload belongs to no client. It is dropped after a while without a piece, and when the
+daemon stops.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import ARTIFACT_BYTES_MAX, UPLOADS_BYTES_MAX, UPLOADS_MAX
 
 IDLE_SECONDS_MAX: Final = 600.0
-"""How long an upload is kept for its next piece."""
+"""How long an upload waits for its next piece."""
 
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class _Upload:
-    """The state of an upload; ``lock`` takes its pieces one after another."""
+    """An unfinished upload; ``lock`` serialises its pieces."""
 
     def __init__(self, media_type: str, spool: SpooledFile) -> None:
         self.media_type = media_type
@@ -39,7 +39,7 @@ class Uploads:
     """All unfinished uploads.
 
     Args:
-        folder: directory of their files; None: the system's for temporary files.
+        folder: directory for their files; None for the system's temporary directory.
     """
 
     def __init__(self, store: Store, clock: Clock, folder: Path | None) -> None:
@@ -53,7 +53,7 @@ class Uploads:
 
         Raises:
             CommandRejected: too many uploads are open.
-            StoreFull, WriteFailed: there is no place for it.
+            StoreFull, WriteFailed: its file could not be created.
         """
         if len(self._open) >= UPLOADS_MAX:
             raise CommandRejected("too_many_uploads")
@@ -68,12 +68,12 @@ class Uploads:
     async def append(
         self, upload_id: str, media_type: str, data: bytes, *, offset: int | None
     ) -> int:
-        """Append the next piece, all of it or nothing; return how many bytes have come.
+        """Append the next piece, entirely or not at all; return the number of bytes received so far.
 
         Raises:
-            CommandRejected: there is no such upload any more, or all together would be too large.
-            InvalidPayload: the piece is not the next one of an upload of that type, or is too much.
-            StoreFull, WriteFailed: it could not be written.
+            CommandRejected: the upload does not exist, or all uploads together would be too large.
+            InvalidPayload: the offset or media type does not match, or the artifact would be too large.
+            StoreFull, WriteFailed: the piece could not be written.
         """
         upload = self._get_upload(upload_id)
         async with upload.lock:
@@ -90,8 +90,8 @@ class Uploads:
         """Complete an upload; its artifact is durable when this returns.
 
         Raises:
-            CommandRejected: there is no such upload any more.
-            StoreError: it could not be stored; the upload continues, and may be ended again.
+            CommandRejected: the upload does not exist.
+            StoreError: the artifact could not be stored; the upload stays open, so the caller can retry.
         """
         upload = self._get_upload(upload_id)
         async with upload.lock:
@@ -107,7 +107,7 @@ class Uploads:
         self._open.pop(upload_id).spool.close()
 
     async def expire(self) -> None:
-        """Drop every upload that receives no piece for too long; runs until it is cancelled."""
+        """Drop uploads that receive no piece for too long; run until cancelled."""
         while True:
             now = trio.current_time()
             # An upload that begins meanwhile expires later than this.

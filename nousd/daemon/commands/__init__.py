@@ -1,8 +1,9 @@
 """The command table: one row for each command of v1, and the only place that knows them all.
 
-A handler receives the daemon's services and the command, and returns a reply or raises. It writes no
-line and starts no task itself. Its name is the command's type. Its module is imported when the first of
-its commands comes, or a moment after the start (``import_all``), so that a start does not wait for it.
+A handler receives the daemon's services and the command, and returns a reply or raises. It neither
+writes to the connection nor starts tasks. It is named after the command's type. Its module is imported
+with the first of its commands, or shortly after the daemon's start (``import_all``), so that the start
+does not wait for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Accepts an input of a client, and acknowledges it exactly once.
+"""Accepts a client's input and acknowledges it exactly once.
 
-The target is looked up, extensions are asked and files are read; then the target is looked up again,
-because the decision must be about the state of that moment. A repeated client message id gets the first
+The target is looked up, input hooks run and attachments are read; then the target is looked up again,
+because the decision must be based on the current state. A repeated client message id gets the first
 acknowledgement for as long as the session exists; the hash of the request is stored with it.
 """
 
@@ -37,14 +37,14 @@ HandedIn = commands.Prompt | commands.AppendMessage | commands.Steer | commands.
 C = TypeVar("C", commands.Prompt, commands.AppendMessage, commands.Steer, commands.FollowUp)
 
 _LONG_TEXTS: Final = trio.CapacityLimiter(2)
-"""Long texts that are being read; each may have ``LONG_TEXT_BYTES_MAX``."""
+"""Maximum long texts that are read at a time; each may have ``LONG_TEXT_BYTES_MAX``."""
 
 _HASHED_AT_ONCE_BYTES: Final = 64 * 1024
 """Inputs up to this size are hashed without a thread."""
 
 
 class PendingInput(msgspec.Struct, Generic[C], frozen=True):
-    """A pending input: its text, its attachments, and the extensions that changed it.
+    """An input to accept: its text, its attachments, and the extensions that changed it.
 
     Args:
         request_hash: hash of the client's request; "" without a client message id.
@@ -91,8 +91,8 @@ async def accept_input(
     find: Callable[[Services, C, str], Awaitable[Target]],
     accept: Callable[[Services, LiveSession | None, PendingInput[C]], Deferred],
 ) -> Deferred | Accepted:
-    """Accept an input, unless it was accepted before or an extension handles it. ``accept`` acts on the
-    last result of ``find``.
+    """Accept an input, unless it was accepted before or an extension handles it. ``accept`` receives the
+    last target that ``find`` returned.
     """
     if command.text_ref is not None:
         command = await _with_whole_text(services, command, command.text_ref)
@@ -145,13 +145,13 @@ async def require_entry(services: Services, live: LiveSession | None, entry_id: 
         raise CommandRejected("leaf_not_found")
 
 
-# --- acknowledging it once -------------------------------------------------------------------
+# --- acknowledgements ------------------------------------------------------------------------
 
 
 def remember_acknowledgement(
     live: LiveSession, handle: CommitHandle, queued: QueuedInput
 ) -> Deferred:
-    """Return the acknowledgement of a new input, and remember it for when the input is sent again."""
+    """Return the acknowledgement of a new input, and remember it in case the input is sent again."""
     reply = Deferred(handle, _acknowledgement(live, queued))
     if isinstance(queued.client_message_id, str):
         live.remember(queued.client_message_id, reply, queued.request_hash or "")
@@ -163,8 +163,8 @@ async def find_earlier_acknowledgement(
 ) -> Deferred | Accepted | None:
     """Return the first acknowledgement of an input that is sent again, else None.
 
-    The log is asked first and memory last. So nothing is awaited between the last look and the caller's
-    decision, and the same input cannot slip in a second time.
+    The log is read first and memory last. So nothing is awaited between the last lookup and the caller's
+    decision, and the same input cannot be accepted a second time.
 
     Raises:
         CommandRejected: ``client_message_id_reused``.
@@ -188,12 +188,12 @@ async def find_earlier_acknowledgement(
 def _repeat_acknowledgement(
     command: HandedIn, request_hash: str, first: Deferred | Accepted, first_hash: str
 ) -> Deferred | Accepted:
-    """Return an acknowledgement marked as repeated, if it fits the command that is sent now."""
+    """Return an acknowledgement marked as repeated; raise if it does not fit the repeated command."""
     said = first.payload if isinstance(first, Deferred) else first
     assert isinstance(said, Accepted)
     is_append = isinstance(command, commands.AppendMessage)
     is_strict = isinstance(command, commands.Prompt) and command.strict_resend
-    # The acknowledgement of a message names no run, and that of any other input names one.
+    # Only an appended message starts no run, so its acknowledgement cannot answer another command.
     if is_append is not (said.command == "append_message") or (
         is_strict and first_hash and first_hash != request_hash
     ):
@@ -226,7 +226,7 @@ _OF_RUNS: Final = ("tools", "model", "provider", "sampling", "tool_choice")
 
 
 def _options_of(command: commands.Prompt) -> dict[str, Any]:
-    """Return the run options that count as part of a prompt: with other options it is another prompt."""
+    """Return the run options that are part of a prompt's identity."""
     return {name: value for name in _OF_RUNS if (value := getattr(command, name)) is not None}
 
 
@@ -242,10 +242,10 @@ def _hash(command: HandedIn) -> str:
 
 
 async def _with_whole_text(services: Services, command: C, text_ref: str) -> C:
-    """Return the command with the whole text that ``text_ref`` names in the place of its beginning.
+    """Return the command with its text replaced by the whole text in the artifact ``text_ref``.
 
     Raises:
-        InvalidPayload: the artifact is too large, is not text, or begins with something else.
+        InvalidPayload: the artifact is too large, is not text, or begins with another text.
         CommandRejected: ``artifact_not_found``.
     """
     async with _LONG_TEXTS:

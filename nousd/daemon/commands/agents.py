@@ -12,7 +12,7 @@ from nousd.wire.responses.tools import AgentSummary
 
 
 async def list_agents(services: Services, command: commands.ListAgents) -> Reply:
-    """List the agents of a session, as they were when it first asked; without a session, the current
+    """List the agents of a session, as they were when it first read them; without a session, the current
     ones.
     """
     live = await services.sessions.target(command.session_id)

@@ -1,4 +1,4 @@
-"""Commands that put an artifact, and read one."""
+"""Commands that store and read artifacts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The command that compacts a session.
 
-The runtime and the machine decide where a path is cut and what the model is asked to summarise.
+The runtime and ``nousd.machine`` choose the cut point and build the summary request.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
         )
     except AnswerTooLong as failure:
         raise CommandRejected("answer_too_long", cause=failure.message) from failure
-    # What the summary was asked for with is free now, which takes a while.
+    # Freeing the memory of the summary request took a while, so give other tasks a turn.
     await trio.lowlevel.checkpoint()
     live = await services.sessions.get(live.session_id)
     decisions.require_idle(live.state)
@@ -67,7 +67,7 @@ async def compact_session(services: Services, command: commands.CompactSession) 
 def _append(
     services: Services, live: LiveSession, cut: CutPoint, summary: str, instruction: str | None
 ) -> Deferred:
-    """Append a summary in place of the messages that were cut."""
+    """Append the summary that replaces the messages before the cut."""
     entry = compaction.compaction_entry(
         cut,
         summary,

@@ -1,4 +1,4 @@
-"""The command that calls what an extension registered."""
+"""The command that calls a command of an extension."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs the input hooks of extensions, before an input is accepted.
 
-There is no run yet that a warning could belong to, so failed hooks are reported in the response and in
-the daemon's diagnostic log.
+A warning cannot belong to a run, because none has started yet. So failed hooks are reported in the
+response and in the daemon's diagnostic log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def run_input_hooks(
     if not outcome.handled_by:
         changed = msgspec.structs.replace(command, text=outcome.text)
         return AskedInput(changed, outcome.changed_by, _report_failures(outcome.failures))
-    # A client that did not wait may have sent it twice: the first response counts.
+    # A client that does not wait for responses may have sent it twice: the first response counts.
     if (known := _find_response(services, key)) is not None:
         return AskedInput(command, handled=known)
     handled = _record_handled(services, live, command, outcome)
@@ -138,7 +138,10 @@ def _record_handled(
 
 
 async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
-    """Ask whether another session, None for a new one, may become the active one.
+    """Ask extensions whether a session may become the active one.
+
+    Args:
+        to: the session; None for a new one.
 
     Raises:
         CommandRejected: ``cancelled_by_extension``.
@@ -152,7 +155,7 @@ async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
 
 
 async def ask_fork(services: Services, parent: LiveSession) -> Warnings:
-    """Ask whether a session may be branched. Raises as ``ask_switch`` does."""
+    """Ask extensions whether a session may be branched. Raise as ``ask_switch`` does."""
     forking = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
     return _require_consent(services, await services.hooks.may("session_before_fork", forking))
 
@@ -168,7 +171,7 @@ def _require_consent(services: Services, outcome: SwitchOutcome) -> Warnings:
 
 
 def _report_failures(failures: Iterable[Failure]) -> Warnings:
-    """Return warnings about extensions for the response, and log them."""
+    """Log failed hooks, and return them as warnings for the response."""
     warnings = tuple(
         Remark(code=failure.code, message=beginning(failure.message)) for failure in failures
     )

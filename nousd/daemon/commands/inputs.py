@@ -1,6 +1,6 @@
 """The commands prompt, append_message, steer, follow_up, abort and resume, and those of the queues.
 
-That an input is accepted only once is the job of ``accepting``.
+``accepting`` ensures that an input is accepted only once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from nousd.wire.responses import Accepted, Queue, Result
 
 
 async def prompt(services: Services, command: commands.Prompt) -> Reply:
-    """Start a run; creates the first session if none is active."""
+    """Start a run; create a session if none is active."""
     reply = await accept_input(services, command, _place_of_prompt, _start)
     return await _result_of(services, reply) if command.wait else reply
 
@@ -62,12 +62,12 @@ async def _place_of_prompt(
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
         tail = await read_appended_tail(services, live, leaf_id) if looks_back else ()
         known = await find_earlier_acknowledgement(services, live, command, request_hash)
-        # Something may have been appended since; a session with a run refuses the prompt anyway.
+        # The leaf may have moved during the reads; a session with a run refuses the prompt anyway.
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
         if is_current or not looks_back or live.state.run is not None:
             break
     else:
-        # If others append without a pause, repeating a text is better than waiting forever.
+        # If others append without a pause, storing the text twice is better than waiting forever.
         tail = ()
     if known is None and isinstance(workspace, CommandRejected):
         raise workspace
@@ -145,8 +145,8 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
 
 
 async def _failure_of(services: Services, run_id: str) -> ProviderFailed:
-    """Return the error for a run that was waited for and failed. That of an agent program says what the
-    run's ``error`` event says; the words for all others are those of v1.
+    """Return the error for a prompt whose run failed. A run of an agent program has the message of its
+    ``error`` event; any other has the message of v1.
     """
     record = await services.store.run(run_id)
     cause = None if record is None or record.error is UNSET else record.error
@@ -177,7 +177,7 @@ def _result_of_handled(accepted: Accepted) -> Result:
 
 
 async def append_message(services: Services, command: commands.AppendMessage) -> Reply:
-    """Store a message of the user without a run; creates the first session if none is active."""
+    """Store a user message without starting a run; create a session if none is active."""
     return await accept_input(services, command, _place_of_message, _append)
 
 
@@ -260,7 +260,9 @@ def _queue(
 
 
 def _tell_steer(services: Services, live: LiveSession) -> None:
-    """Let a steer end what waits for the user, and reach a runtime that waits for it."""
+    """End the approvals and questions that a steer makes obsolete, and wake a runtime that waits for
+    steers.
+    """
     services.run_services.skip_passed_over()
     if live.run is not None:
         live.run.tell_steer()
@@ -269,7 +271,7 @@ def _tell_steer(services: Services, live: LiveSession) -> None:
 async def _likely_session(
     services: Services, command: commands.Steer | commands.FollowUp
 ) -> LiveSession | None:
-    """Return the session that accepted an input which is sent again; its run may be over by now."""
+    """Return the session that accepted a repeated input; its run may have ended since."""
     if command.session_id is None and command.expected_run_id is not None:
         run = await services.store.run(command.expected_run_id)
         return None if run is None else await services.sessions.get(run.session_id)
@@ -302,7 +304,7 @@ async def _abort_without_run(
     """Clear the active session's queue for an abort that names no target while there is no run.
 
     Raises:
-        CommandRejected: the refusal, if that is not so or nothing is pending.
+        CommandRejected: the given refusal, if this is another case, or no input is removed.
     """
     if refusal.message != "no_active_run" or command.expected_run_id is not None:
         raise refusal
@@ -373,7 +375,7 @@ async def reply_with_removed(
         return answer
     if not text_offload.refs_in(cleared):
         return Deferred(handle, answer)
-    # Aborting a run must not wait for texts to be read from the disk.
+    # The commit comes first: aborting a run must not wait for texts to be read from the disk.
     await handle.wait_committed()
     shown = await fit_inputs(services.store, cleared)
     return msgspec.structs.replace(answer, cleared=shown)

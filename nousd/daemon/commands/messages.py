@@ -27,11 +27,11 @@ from nousd.wire.responses import Messages
 
 
 async def get_messages(services: Services, command: commands.GetMessages) -> Messages:
-    """Read the path from the root to the leaf, or the context: its newest page, or the one before
-    ``before``.
+    """Read a page of the path from the root to the leaf, or of the context: the newest page, or the one
+    before the entry ``before``.
 
-    Messages that were appended during a run have no place in the tree yet; they follow the leaf, so
-    that a client finds at once what it appended.
+    Messages that were appended during a run are not in the tree yet. They follow the leaf, so that a
+    client finds its own message at once.
     """
     live = await services.sessions.target(command.session_id)
     at = cursor(services.hub.head)
@@ -91,7 +91,7 @@ async def _newest_in_context(
     before: str | None,
 ) -> Path:
     """Return the newest entries of a context and the pending messages, up to one page."""
-    # One list: even a copy of the references to 100,000 entries takes milliseconds.
+    # Extend the list in place: even copying the references to 100,000 entries takes milliseconds.
     entries = await services.contexts.read_entries(live.session_id, leaf_id)
     entries += pending
     page = await trio.to_thread.run_sync(_newest_of, entries, before)
@@ -128,7 +128,7 @@ async def _parent(services: Services, live: LiveSession, entry_id: str) -> str |
 
 def _page(live: LiveSession, leaf_id: str | None, at: str, page: Path) -> Messages:
     entries = page.entries
-    # Only alone can an entry be longer than a page.
+    # An entry that is longer than a page is alone on its page.
     if len(entries) == 1 and len(encode_json(entries[0])) > ENTRY_BYTES_MAX:
         entries = (text_offload.short_entry(entries[0]),)
     return Messages(

@@ -1,4 +1,4 @@
-"""Commands that read figures of this process."""
+"""The command that reads the daemon's metrics."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
 
 
 async def _require_listed(services: Services, choice: ModelChoice) -> None:
-    """Raise if the server of a model lists models, and not this one. A server that cannot be asked, or
-    whose list is cut, may have any.
+    """Raise if the provider's server lists its models and this one is missing. A server that cannot be
+    reached, or whose list is truncated, may have any model.
 
     Raises:
         CommandRejected: ``model_unknown``.
@@ -67,8 +67,8 @@ async def _require_listed(services: Services, choice: ModelChoice) -> None:
 
 
 def require_model(runtime: Runtime, name: str) -> None:
-    """Raise if a runtime that drives an agent program does not have a model. What it has is known from
-    the settings, or once its program has run; until then any name may be one.
+    """Raise if a runtime that drives an agent program does not have a model. Its models are known from
+    the settings, or once its program has run; until then every name is accepted.
 
     Raises:
         CommandRejected: ``model_unknown``.
@@ -106,8 +106,8 @@ def find_model(services: Services, name: str, state: SessionState) -> ModelChoic
 def resolve_model(
     services: Services, model: str | None, provider: str | None
 ) -> ModelChoice | None:
-    """Return the model that a client names, possibly with its provider; the provider's default if only
-    that is named; None if neither is.
+    """Return the model that a client names, possibly with its provider; the provider's default model if
+    only the provider is named; None if neither is named.
 
     Raises:
         CommandRejected: ``provider_not_configured``, or as ``find_model``.
@@ -154,7 +154,7 @@ async def set_thinking(services: Services, command: commands.SetThinking) -> Rep
 
 
 async def list_models(services: Services, command: commands.ListModels) -> Reply:
-    """List the known models, and the servers that could not be asked."""
+    """List the known models, and the servers that could not be reached."""
     if command.runtime not in (None, services.run_services.runtimes.default):
         assert command.runtime is not None
         return _models_of(services.run_services.runtimes.get(command.runtime))
@@ -243,7 +243,7 @@ def _window(models: Models, choice: ModelChoice) -> int | None:
     try:
         return models.context_window(choice)
     except ConfigError:
-        return None  # The provider cannot be used; that is reported beside the models.
+        return None  # An unusable provider is reported beside the models.
 
 
 def _prices(price: Price) -> Prices:

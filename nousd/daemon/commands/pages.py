@@ -1,4 +1,4 @@
-"""The page of any list that fits into one response."""
+"""Cuts a list to a page that fits into one response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def page_of(items: Sequence[T]) -> tuple[T, ...]:
-    """Return the first items, as many as one response has room for."""
+    """Return as many of the first items as fit into one response."""
     room = PAGE_BYTES_MAX
     page: list[T] = []
     for item in items[:PAGE_ROWS_MAX]:

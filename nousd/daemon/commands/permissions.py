@@ -46,7 +46,7 @@ async def set_permission_mode(services: Services, command: commands.SetPermissio
 
 
 async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
-    """Decide on a pending call, and on similar ones if the client asks for that."""
+    """Decide on a pending call, and add a rule for similar calls if the client asks for one."""
     waiting = await _require_pending(services, command)
     session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
     # Awaited above: another answer may have come, or an override may have expired.
@@ -54,7 +54,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
     if waiting.under is not None and not services.run_services.overrides.holds(waiting.under):
         waiting = await _require_pending(services, command)
     rule = _lasting_rule(waiting.question, command)
-    # Checked first, so that no response is lost of an answer that another one replaced.
+    # The rule is logged before the answer, so that no acknowledged answer can lose its rule.
     if rule is not None and command.decision == "deny_session":
         grants.forbid(services.sessions, session, rule)
     elif rule is not None and command.decision == "session":
@@ -75,7 +75,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
 
 
 async def _require_pending(services: Services, command: commands.ConfirmTool) -> WaitingCall:
-    """Return the pending call that a command names; nothing is awaited after it was found.
+    """Return the pending call that a command names. Nothing is awaited after the lookup.
 
     Raises:
         CommandRejected: ``tool_call_not_found``, ``attempt_mismatch``, ``input_hash_mismatch``,
@@ -100,8 +100,8 @@ async def _require_pending(services: Services, command: commands.ConfirmTool) ->
 
 
 async def _in_log(services: Services, tool_call_id: str) -> tuple[int, dict[str, Any]] | None:
-    """Return the last attempt at a call with its decision, from the log; None if there is no such
-    call.
+    """Return the number of a call's last attempt and the decision on it, from the log; None for an
+    unknown call.
     """
     row = await services.store.tool_call(tool_call_id, None)
     if row is None:
@@ -113,10 +113,10 @@ async def _in_log(services: Services, tool_call_id: str) -> tuple[int, dict[str,
 
 
 def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | None:
-    """Return the rule that an answer is to add.
+    """Return the rule that an answer adds; None if it adds none.
 
     Raises:
-        InvalidPayload: the client's own rule is not a rule, or does not match this call.
+        InvalidPayload: the client's own rule is malformed, or does not match this call.
         CommandRejected: ``rule_required``, ``once_only``.
     """
     if command.decision in ("once", "deny"):
@@ -150,7 +150,7 @@ def _denies(rule: str, question: Question) -> bool:
 
 
 _DOES: Final = {"allow": _allows, "deny": _denies}
-"""rule kind -> whether it has that effect on a call."""
+"""rule kind -> function that returns whether a rule has that effect on a call."""
 
 
 async def list_permissions(services: Services, command: commands.ListPermissions) -> Reply:

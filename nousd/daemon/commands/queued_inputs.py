@@ -1,6 +1,6 @@
-"""Commands that change one pending input: its text, its place, or whether it waits at all.
+"""Commands that edit, move or remove one pending input.
 
-What they mean for the queue is in ``nousd.machine.session.queue_edits``.
+``nousd.machine.session.queue_edits`` defines their effect on the queue.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SENT_AS: Final[dict[str, Any]] = {
 
 
 async def edit_queued(services: Services, command: commands.EditQueued) -> Reply:
-    """Replace the text of a pending input, and its files if any are named. The new text goes the way of
-    one that is sent: extensions are asked, files are read.
+    """Replace the text of a pending input, and its attachments if any are given. The new text is accepted
+    like a sent one: input hooks run and attachments are read.
     """
     live, queued = await _require_pending(services, command)
     services.workspaces.require_allowed(live.state)
@@ -56,7 +56,7 @@ async def edit_queued(services: Services, command: commands.EditQueued) -> Reply
         client_id=command.client_id,
     )
     reply = await accept_input(services, sent, find, accept)
-    # An extension that handled the text answers as if it had been sent; the input waits as it did.
+    # If an extension handles the text, the response is that of a sent input; the queue is unchanged.
     assert isinstance(reply, Deferred)
     assert isinstance(reply.payload, Accepted)
     answer = msgspec.structs.replace(reply.payload, command="edit_queued", run_id=UNSET)
@@ -71,7 +71,7 @@ def _edit(live: LiveSession, command: commands.EditQueued, pending: PendingInput
         text_ref=UNSET,
         text_bytes=UNSET,
         changed_by=pending.changed_by or UNSET,
-        # The text that was appended before is not this one.
+        # An entry that was appended before has the old text.
         entry_id=UNSET,
     )
     if command.attachments is not None:
@@ -112,8 +112,8 @@ def _answer(name: str, live: LiveSession, command: Change) -> Accepted:
 
 
 async def _require_pending(services: Services, command: Change) -> tuple[LiveSession, QueuedInput]:
-    """Return a pending input that can still be changed, and its session; nothing is awaited after it was
-    found.
+    """Return a pending input that can still be changed, and its session. Nothing is awaited after the
+    lookup.
 
     Raises:
         CommandRejected: ``input_not_found``, ``input_delivered``, ``queue_changed``.
@@ -129,7 +129,7 @@ async def _require_pending(services: Services, command: Change) -> tuple[LiveSes
 
 
 async def _was_delivered(services: Services, live: LiveSession, command: Change) -> bool:
-    # A turn that took it a moment ago may still be on its way to the disk.
+    # The turn that consumed it may not be committed yet.
     await services.store.flush()
     row = await services.store.input(live.session_id, command.input_id)
     return row is not None and row.state == "consumed" and row.input.kind != "message"

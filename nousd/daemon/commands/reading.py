@@ -70,8 +70,8 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
 
 
 def _select_reachable_run(services: Services, active: SessionState) -> SessionState:
-    """Return the state with the run that a steer without a session would reach. The active session's own
-    may not be that: runs of tasks are reached by their session only.
+    """Return the state of the session whose run a steer without a session id would reach. That may not
+    be the active session: the run of a task is reached only by its session id.
     """
     reached = services.sessions.find_committed_target()
     return msgspec.structs.replace(active, run=None) if reached is None else reached

@@ -1,4 +1,6 @@
-"""Checks and reads that precede a run: its options, an earlier acknowledgement, a conflicting run."""
+"""Checks and reads that precede a run: its options, a conflicting run, appended messages, unfinished
+work.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,12 @@ from nousd.wire.objects.run_options import NOTHING_ASKED, RunOptions, RunRequest
 def build_run_request(
     services: Services, state: SessionState, command: commands.Prompt
 ) -> RunRequest:
-    """Return the request that a prompt makes for its run.
+    """Return the run request of a prompt.
 
     Raises:
         CommandRejected: ``tool_not_registered``, ``model_unknown``, ``provider_not_configured`` or
             ``provider_not_usable``.
-        InvalidPayload: a tool call is required but there are no tools.
+        InvalidPayload: a tool call is required, but the list of tools is empty.
     """
     for name in command.tools or ():
         if name not in services.tools.of(state.session_id):
@@ -76,11 +78,11 @@ def _choose_model(
     return None if command.model is None else find_model(services, command.model, state)
 
 
-# --- the run that is in the way ----------------------------------------------------------------
+# --- conflicting run ---------------------------------------------------------------------------
 
 
 def refuse_second_run(services: Services, live: LiveSession, client_id: str | None) -> None:
-    """Raise CommandRejected ``run_in_progress`` while a run holds the session, and record the
+    """Raise CommandRejected ``run_in_progress`` if the session has an active run, and record the
     conflict.
     """
     run = live.state.run
@@ -101,17 +103,17 @@ def refuse_second_run(services: Services, live: LiveSession, client_id: str | No
     )
 
 
-# --- what is there already ----------------------------------------------------------------------
+# --- appended messages and unfinished work ------------------------------------------------------
 
 
 LOOKS_MAX: Final = 16
-"""How often to look again at a session whose leaf keeps changing; one look takes a moment."""
+"""Maximum reads of a session whose leaf keeps changing."""
 
 
 async def read_appended_tail(
     services: Services, live: LiveSession, leaf_id: str | None
 ) -> Sequence[Entry]:
-    """Return the messages that were appended at the end of a path and are not answered."""
+    """Return the unanswered messages that were appended at the end of a path."""
     if leaf_id is None:
         return ()
     if live.committed.leaf_id != leaf_id:
@@ -128,19 +130,17 @@ async def read_appended_tail(
 
 
 class UnfinishedWork(NamedTuple):
-    """The work that a resumed run would continue: the leaf, and the request of the run that left
-    it.
-    """
+    """The work that a resumed run continues: the leaf, and the request of the run that left it."""
 
     leaf: Entry | None
     request: RunRequest
 
 
 async def read_unfinished_work(services: Services, live: LiveSession) -> UnfinishedWork:
-    """Return the work that is left, with nothing awaited after it was read.
+    """Return the unfinished work of a session. Nothing is awaited after the last read.
 
     Raises:
-        CommandRejected: ``session_changed``: others keep appending.
+        CommandRejected: ``session_changed``, because others keep appending.
     """
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id

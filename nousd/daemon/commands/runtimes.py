@@ -37,7 +37,7 @@ async def set_runtime(services: Services, command: commands.SetRuntime) -> Reply
 
 
 async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Reply:
-    """List the runtimes, and whether the programs of those that have one are found."""
+    """List the runtimes, with the paths of their programs where these are found."""
     runtimes = services.run_services.runtimes
     summaries = []
     for name in runtimes.names:
@@ -48,7 +48,7 @@ async def get_runtimes(services: Services, _command: commands.GetRuntimes) -> Re
 
 
 async def get_auth_status(services: Services, command: commands.GetAuthStatus) -> Reply:
-    """Look whether a runtime's program is logged in for a namespace."""
+    """Report whether a runtime's program is logged in for a namespace."""
     runtime = services.run_services.runtimes.get(command.runtime)
     return responses.AuthStatus(
         runtime=runtime.name,
@@ -82,7 +82,7 @@ def _summary(
 
 
 async def _add_program_path(summary: RuntimeSummary) -> RuntimeSummary:
-    """Return a summary with the path of its program, if there is such a program."""
+    """Return a summary with the path of its program, if the program is found."""
     assert summary.command is not UNSET
     path = await trio.to_thread.run_sync(shutil.which, summary.command[0])
     return msgspec.structs.replace(summary, program=or_unset(path))
