@@ -1,7 +1,6 @@
 """Builds the daemon's dependencies from the settings: log, models, tools, extensions, permissions.
 
-A setting that cannot be used is refused before the log is touched. Locks, sockets and signals belong to
-``serve``.
+An invalid setting is refused before the log is opened. Locks, sockets and signals belong to ``serve``.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 _LOG_INS: Final = (
     *(".claude", ".claude.json", ".codex", ".gemini", ".config/opencode", ".local/share/opencode"),
 )
-"""Where agent programs keep log-ins in the user's HOME."""
+"""Paths below the user's home directory where agent programs store credentials."""
 
 
 @asynccontextmanager
 async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[DaemonDeps]:
-    """Open the log and build everything that the settings name.
+    """Open the log and build the daemon's dependencies from the settings.
 
     Raises:
         ConfigError: a setting cannot be used.
@@ -99,7 +98,7 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
 
 
 def _agents(settings: Settings, around: AgentSurroundings) -> Mapping[str, MakeRuntime]:
-    """Return the runtimes that drive agent programs, by name; each is imported when it is used."""
+    """Return factories of the runtimes that drive agent programs, by name; each imports its runtime."""
     folder = locations.runtimes_folder(settings.state_dir)
     if folder.is_dir():
         from nousd.runtimes.agents.spaces import leftovers, remove_leftovers
@@ -143,15 +142,15 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
 
 
 def _log_ins() -> tuple[Path, ...]:
-    """Return where agent programs keep the user's own log-ins, as far as they are known."""
+    """Return the known paths where agent programs store the user's credentials."""
     usual = (Path.home() / name for name in _LOG_INS)
     chosen = (os.environ.get(name) for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"))
     return (*usual, *(Path(folder) for folder in chosen if folder))
 
 
 def _select_environment(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
-    """Return the variables of the daemon's environment that an agent program receives. One on a server
-    needs none: the program started here only connects to it.
+    """Return the variables of the daemon's environment that an agent program receives. In mode
+    ``server_side`` only the configured ones, because the local program just connects to a server.
     """
     own = () if configured.mode == "server_side" else names
     named = dict.fromkeys((*own, *configured.env))
@@ -187,8 +186,7 @@ async def _open_models(settings: Settings, redactor: Redactor) -> AsyncIterator[
 
 
 def _builtin_tools(settings: Settings) -> Callable[[], tuple[Tool, ...]]:
-    """Return a function that imports the built-in tools. Invalid settings of theirs are refused at
-    once.
+    """Return a function that imports the built-in tools. Their settings are checked at once.
 
     Raises:
         ConfigError: ``web_allow`` cannot be used.

@@ -1,9 +1,9 @@
 """The one place where an exception becomes an error that a client receives.
 
-Exceptions that are raised on purpose are ``NousdError``s, worded for their reader. Any other is a bug:
-it goes to the log file with its traceback, the client receives a reference to it, and the daemon goes
-on. This is the daemon's only broad ``except`` around its own code; calls of foreign code (extensions,
-the MCP library) have one of their own.
+Exceptions that are raised on purpose are ``NousdError``s, worded for their reader. Any other exception
+is a bug: it is logged with its traceback, the client receives an error that points to the log, and the
+daemon continues. This is the daemon's only broad ``except`` around its own code; calls of third-party
+code (extensions, the MCP library) have their own.
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ async def run_contained(
     """Return the result of ``call``, or its error; never raise an ``Exception``.
 
     Args:
-        what: names the call in the log file if it has a bug; a function if the name is only known
-            later.
+        what: the call's name in the log; a function if the name is only known later.
     """
     try:
         return await call()
@@ -60,7 +59,7 @@ async def run_contained(
 
 
 def _unwrap_known_error(error: Exception) -> NousdError | None:
-    """Return the error of our tree, unwrapped from exception groups; None for a bug."""
+    """Return the ``NousdError``, unwrapped from exception groups; None for a bug."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error if isinstance(error, NousdError) else None
@@ -70,7 +69,7 @@ def to_wire_error(error: NousdError, *, head: str) -> WireError:
     """Return the error in the form that clients receive.
 
     Args:
-        head: id of the newest event, for errors about a position that the log does not have.
+        head: id of the newest event, for the details of ``InvalidCursor``.
     """
     if isinstance(error, InvalidCursor):
         return InvalidCursor(error.message, details={"head": head})

@@ -12,20 +12,20 @@ from nousd.wire.responses import Response
 
 
 class Deferred(msgspec.Struct, frozen=True):
-    """A response that becomes true when ``handle`` is committed, and is queued in that very step."""
+    """A response that is queued for its client in the step in which ``handle`` is committed."""
 
     handle: CommitHandle
     payload: Response
 
 
 _REPLIES_KEPT: Final = 1024
-"""More than can be on their way to the log at once."""
+"""More acknowledgements than can wait for their commits at once."""
 
 
 class RecentReplies:
-    """The newest acknowledgements, by idempotency key: a request that is sent again gets the first one.
+    """The newest acknowledgements, by idempotency key: a repeated request gets the first one.
 
-    One whose commit fails is forgotten.
+    An acknowledgement whose commit fails is forgotten.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RecentReplies:
         return self._replies.get(key)
 
     def remember(self, key: tuple[str, str], reply: Deferred) -> None:
-        """Keep an acknowledgement in the place of the oldest one."""
+        """Keep an acknowledgement; drop the oldest one if there are too many."""
         self._replies[key] = reply
 
         def on_resolved(handle: CommitHandle) -> None:
@@ -49,7 +49,7 @@ class RecentReplies:
 
 
 class Plain(msgspec.Struct, frozen=True):
-    """A response whose payload is not one of our structs."""
+    """A response whose payload is not a struct of ``nousd.wire``."""
 
     type: str
     payload: Any

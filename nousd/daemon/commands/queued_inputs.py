@@ -32,8 +32,8 @@ _SENT_AS: Final[dict[str, Any]] = {
 
 
 async def edit_queued(services: Services, command: commands.EditQueued) -> Reply:
-    """Replace the text of a pending input, and its attachments if any are given. The new text is accepted
-    like a sent one: input hooks run and attachments are read.
+    """Replace the text of a pending input, and its attachments if any are given. The new text is
+    accepted like a sent one: input hooks run and attachments are read.
     """
     live, queued = await _require_pending(services, command)
     services.workspaces.require_allowed(live.state)

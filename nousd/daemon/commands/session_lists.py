@@ -1,4 +1,4 @@
-"""Commands that read sessions: lists from their rows, one session from its state."""
+"""Commands that read sessions: lists come from the store's rows, one session from its state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _build_filter(services: Services, command: commands.ListSessions) -> S
 
 
 _SEARCHES: Final = trio.CapacityLimiter(1)
-"""Searches at a time; the connections of other reads stay free."""
+"""Maximum searches at a time, so that database connections stay free for other reads."""
 
 
 async def search_sessions(services: Services, command: commands.SearchSessions) -> Reply:
@@ -107,10 +107,10 @@ def _cursor_at(place: SearchPlace) -> str:
 
 
 def _place(before: str) -> SearchPlace:
-    """Return the place that a search's ``before`` names.
+    """Return the position that a search's ``before`` names.
 
     Raises:
-        InvalidPayload: it is not one.
+        InvalidPayload: ``before`` is malformed.
     """
     session_id, separator, seq = before.partition("/")
     if not separator:
@@ -121,7 +121,7 @@ def _place(before: str) -> SearchPlace:
 
 
 async def get_session(services: Services, command: commands.GetSession) -> Reply:
-    """Read one session's facts, optionally with its newest messages."""
+    """Read one session's record, optionally with its newest messages."""
     live = await services.sessions.get(command.session_id)
     if not live.updated_at:
         raise not_found(command.session_id)
@@ -198,6 +198,6 @@ def _facts(services: Services, row: SessionRow | SessionState) -> dict[str, Any]
         "provider": choice.provider,
         "model": choice.model,
         "worker": UNSET if row.worker is None else row.worker.name,
-        # A name takes the place of the title that its first message gave it.
+        # A name replaces the title that comes from the first message.
         "title": or_unset(row.name or row.title),
     }

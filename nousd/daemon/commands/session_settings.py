@@ -1,4 +1,4 @@
-"""The settings of a session that clients send: checked, stored, changed."""
+"""Checks, normalises and changes the session settings that clients send."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEW: Final = tuple(name for name in settings_among(commands.NewSession) if name
 
 
 def collect_new_settings(services: Services, command: commands.NewSession) -> dict[str, Any]:
-    """Return the settings of a new session besides its workspace; None where unset.
+    """Return the settings of a new session except its workspace; None where unset.
 
     Raises:
         InvalidPayload: a rule is invalid, or a value is too long.
@@ -69,10 +69,10 @@ def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
 
 
 def normalize_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the values in the form in which they are stored: None for an empty one.
+    """Return the values as they are stored: empty rules and sampling become None.
 
     Raises:
-        InvalidPayload: names the value, and its limit or fault.
+        InvalidPayload: a value is too large, or a rule is invalid.
     """
     _check_metadata(given.get("source_metadata"))
     _check_rules(given.get("rules"))

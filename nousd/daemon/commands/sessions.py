@@ -76,14 +76,14 @@ async def branch_session(services: Services, command: commands.BranchSession) ->
 
 @asynccontextmanager
 async def _copy_for_branch(store: Store, parent_id: str, branch_id: str) -> AsyncIterator[None]:
-    """Copy what takes long before the branch is created in the block, so that nobody waits for it."""
+    """Copy the entries before the block creates the branch, so that creating it takes no time."""
     is_created = False
     try:
         await store.copy_entries(parent_id, branch_id)
         yield
         is_created = True
     finally:
-        if not is_created:  # its parent was deleted meanwhile, say
+        if not is_created:  # for example, because the parent was deleted meanwhile
             with trio.CancelScope(shield=True):
                 await drop_copies(store, (branch_id,))
 
@@ -98,12 +98,12 @@ async def rename_session(services: Services, command: commands.RenameSession) ->
 
 
 async def mark_seen(services: Services, command: commands.MarkSeen) -> Reply:
-    """Note up to which entry the user has seen a session."""
+    """Record the last entry of a session that the user has seen."""
     live = await services.sessions.require(command.session_id)
     while True:
         noted = live.state.seen_id
         seen = await _later_entry(services, live, command.entry_id, noted)
-        if live.state.seen_id == noted:  # and not another one meanwhile
+        if live.state.seen_id == noted:  # else the mark was moved during the lookup
             break
     decided = (
         ()
@@ -117,8 +117,8 @@ async def mark_seen(services: Services, command: commands.MarkSeen) -> Reply:
 async def _later_entry(
     services: Services, live: LiveSession, wanted: str | None, noted: str | None
 ) -> str | None:
-    """Return the later one of an entry, the leaf by default, and the one that is noted as seen: who has
-    seen less than another of the user's clients does not take its mark back.
+    """Return the later of two entries: ``wanted``, by default the leaf, and the one already marked as
+    seen. So a client that has seen less than another client does not move the mark back.
 
     Raises:
         CommandRejected: ``entry_not_found``.
@@ -134,8 +134,8 @@ async def _later_entry(
 
 
 async def delete_session(services: Services, command: commands.DeleteSession) -> Reply:
-    """Delete a session and those of its tasks; ``deleted: true`` means that all content is gone. With
-    ``abort``, active runs are stopped first, and the client deletes again when they have ended.
+    """Delete a session and the sessions of its tasks; ``deleted: true`` means that all content is gone.
+    With ``abort``, active runs are stopped first, and the client deletes again when they have ended.
     """
     live = await services.sessions.get(command.session_id)
     if not command.abort:
@@ -152,8 +152,8 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
 
 
 async def delete_due(services: Services, session_id: str, delete_at: str) -> bool:
-    """Delete a session and those of its tasks at the time for which that was scheduled. Return False if
-    it has to be looked at again: a run of a task is stopped first, or another time was set just now.
+    """Carry out the scheduled deletion of a session and of the sessions of its tasks. Return False if it
+    was not carried out: a run is being stopped first, or the schedule has changed.
     """
     try:
         live = await services.sessions.get(session_id)
@@ -170,8 +170,8 @@ async def delete_due(services: Services, session_id: str, delete_at: str) -> boo
 
 
 async def _with_tasks(services: Services, live: LiveSession) -> Sequence[LiveSession]:
-    """Return a session and those of its tasks, tasks first: if the daemon dies in between, no task is
-    left without its parent.
+    """Return a session and the sessions of its tasks, tasks first: if the daemon dies during a deletion,
+    no task is left without its parent.
     """
     return [*await services.sessions.below(live), live]
 
@@ -184,7 +184,7 @@ def _list_running(doomed: Sequence[LiveSession]) -> Sequence[LiveSession]:
 async def _schedule_deletion(
     services: Services, doomed: Sequence[LiveSession], seconds: int
 ) -> SessionDeleted:
-    """Note that sessions are deleted in some time; until then they do no work."""
+    """Schedule the deletion of sessions and stop their work until then."""
     delete_at = later(services.clock.now(), timedelta(seconds=seconds))
     for each in doomed:
         handle = services.sessions.schedule_deletion(each, delete_at)
@@ -195,7 +195,7 @@ async def _schedule_deletion(
 
 
 async def restore_session(services: Services, command: commands.RestoreSession) -> Reply:
-    """Keep a session whose deletion was scheduled, and those of its tasks."""
+    """Cancel the scheduled deletion of a session and of the sessions of its tasks."""
     live = await services.sessions.get(command.session_id)
     for each in await _with_tasks(services, live):
         is_scheduled = each.state.delete_at is not None
@@ -209,7 +209,7 @@ async def _delete_all(services: Services, doomed: Sequence[LiveSession]) -> None
     handles = [_delete(services, each) for each in doomed]
     for handle in handles:
         await handle.wait_committed()
-    with trio.CancelScope(shield=True):  # also if the client does not wait for it
+    with trio.CancelScope(shield=True):  # even if the client stops waiting
         await drop_rows(services.store, [each.session_id for each in doomed])
         await drop_leftovers(services.store)
 
@@ -217,8 +217,8 @@ async def _delete_all(services: Services, doomed: Sequence[LiveSession]) -> None
 async def _stop_runs_first(
     services: Services, live: LiveSession, running: Sequence[LiveSession]
 ) -> SessionDeleted:
-    """Stop the runs that prevent a session's deletion: its own, which ends those of its tasks, or else
-    those of its tasks that somebody else started.
+    """Stop the runs that prevent a session's deletion: its own run, which ends the runs of its tasks; if
+    it has none, the runs that clients started in sessions of its tasks.
     """
     run = active_run(services, running[0].state)
     handles = []
@@ -254,7 +254,7 @@ def _delete(services: Services, live: LiveSession) -> CommitHandle:
 
 
 async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
-    """Move the entry that new work continues from."""
+    """Set the leaf, the entry that new work continues from."""
     live = await services.sessions.require(command.session_id)
     decisions.require_idle(live.state)
     await require_entry(services, live, command.leaf_id)
@@ -265,7 +265,7 @@ async def set_leaf(services: Services, command: commands.SetLeaf) -> Reply:
 
 
 async def get_tree(services: Services, command: commands.GetTree) -> Reply:
-    """Read a session's tree, oldest first."""
+    """Read a page of a session's tree, oldest entries first."""
     live = await services.sessions.target(command.session_id)
     if live is None:
         return Tree(session_id="", nodes=(), has_more=False)

@@ -37,7 +37,7 @@ async def set_follow_up_mode(services: Services, command: commands.SetFollowUpMo
 
 
 async def _set(services: Services, session_id: str | None, **setting: Any) -> CommitHandle:
-    """Set a value of a session's own, or the one for the daemon if no session is named."""
+    """Set a session's own value, or the value for all sessions if none is named."""
     if session_id is not None:
         return services.sessions.update(await services.sessions.get(session_id), **setting)
     return services.sessions.update_shared(await services.sessions.active(), **setting)

@@ -19,13 +19,11 @@ from nousd.wire.responses.tools import ToolCallSummary
 _BEHIND_ALL: Final = 2**63 - 1
 
 LOOKS_MAX: Final = 16
-"""How often to look again for the session of a call, while others attach it elsewhere."""
+"""Maximum lookups of a call's workspace while others attach its session elsewhere."""
 
 
 async def call_tool(services: Services, command: commands.CallTool) -> Reply:
-    """Start a call, unless the same one was started before; creates the first session if none is
-    active.
-    """
+    """Start a call, unless the same one was started before; create a session if none is active."""
     live = await services.sessions.target(command.session_id)
     workspace: Workspace | CommandRejected = services.workspaces.default
     if live is not None:
@@ -43,10 +41,10 @@ async def call_tool(services: Services, command: commands.CallTool) -> Reply:
 async def _look_up_call(
     services: Services, live: LiveSession, client_call_id: str | None
 ) -> tuple[Workspace | CommandRejected, Deferred | Accepted | None]:
-    """Return the workspace of a call, and the first acknowledgement of one that is sent again.
+    """Return the workspace of a call, and the first acknowledgement if the call is sent again.
 
     Raises:
-        CommandRejected: ``session_changed``: others keep attaching the session elsewhere.
+        CommandRejected: ``session_changed``, because others keep attaching the session elsewhere.
     """
     for _ in range(LOOKS_MAX):
         path = services.workspaces.path_of(live.state)

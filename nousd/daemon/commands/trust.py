@@ -1,4 +1,4 @@
-"""Commands that trust the files of projects."""
+"""Commands that grant, revoke and list the trust in project files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def _path(project: Project, named: str | None) -> Path:
     """Return the file that a command names.
 
     Raises:
-        InvalidPayload: it is not a file that a user can trust.
+        CommandRejected: ``project_file_not_found``, because the workspace belongs to no project.
+        InvalidPayload: the file is not in the project's ``.nousd`` folder.
     """
     root = project.root
     if root is None:
@@ -88,7 +89,7 @@ def _hash_of(root: Path | None, path: Path) -> str:
 
 
 def _other(services: Services, path: str) -> ProjectFile:
-    """Return the facts about a file whose content another module reads."""
+    """Return the facts about a trusted file other than the project's current settings."""
     root = next((above.parent for above in Path(path).parents if above.name == _FOLDER), None)
     found = "" if root is None or not root.is_dir() else _hash_of(root, Path(path))
     return ProjectFile(path=path, hash=found, trusted=services.workspaces.trust.trusts(path, found))

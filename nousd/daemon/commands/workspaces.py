@@ -1,4 +1,4 @@
-"""Commands that move a session to another workspace, and that let it ask for paths outside of it."""
+"""Commands that move a session to another workspace, or let it request paths outside its workspace."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from nousd.wire.responses import Attached, WorkspaceOverride
 
 
 async def attach_session(services: Services, command: commands.AttachSession) -> Reply:
-    """Move an idle session, and those of its tasks, to another workspace, where their permissions begin
-    anew.
+    """Move an idle session and the sessions of its tasks to another workspace, and revoke their rules
+    that allow calls.
     """
     live = await services.sessions.require(command.session_id)
     _require_no_task(live.state)
@@ -35,8 +35,8 @@ async def attach_session(services: Services, command: commands.AttachSession) ->
             details={"workspace": command.workspace},
         )
     live = await services.sessions.get(live.session_id)
-    # Permissions above a task are removed first: if the daemon dies in between, no task is restricted
-    # by less than before.
+    # Permissions of a parent are revoked first: if the daemon dies in between, no task is restricted
+    # less than before.
     moving = [live, *reversed(await services.sessions.below(live))]
     # A run or a call may have started while the directory was looked up.
     for each in moving:
@@ -90,7 +90,7 @@ def _require_idle(live: LiveSession) -> None:
 
 
 def _require_no_task(state: SessionState) -> None:
-    """Raise CommandRejected for a session whose workspace is not its own to choose."""
+    """Raise CommandRejected for the session of a task, whose workspace depends on its parent."""
     if state.origin is not None:
         raise CommandRejected("session_of_task", details={"session_id": state.origin.session_id})
 
@@ -101,7 +101,9 @@ def _list_permitting_rules(state: SessionState) -> tuple[str, ...]:
 
 
 def _build_revocation(state: SessionState) -> tuple[events.SessionUpdated, ...]:
-    """Remove the rules that allow calls: they were about paths and commands of another workspace."""
+    """Return the event that revokes the rules that allow calls, which refer to paths and commands of
+    another workspace; none without such rules.
+    """
     if not _list_permitting_rules(state):
         return ()
     rules: SessionRules | UnsetType = UNSET
@@ -111,7 +113,7 @@ def _build_revocation(state: SessionState) -> tuple[events.SessionUpdated, ...]:
 
 
 async def override_workspace(services: Services, command: commands.OverrideWorkspace) -> Reply:
-    """Let a session ask for paths outside of its workspace for a while, or stop that."""
+    """Let a session request paths outside its workspace for a limited time, or end that."""
     seconds = command.ttl_seconds
     if 0 < seconds < OVERRIDE_SECONDS_MIN:
         raise InvalidPayload(

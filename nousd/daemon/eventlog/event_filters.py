@@ -41,14 +41,14 @@ def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
 
 
 def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamPosition:
-    """Return the position after which a reader continues. Without a view it is one between two events.
+    """Return the position after which a reader continues; without a view it is between two events.
 
     Args:
-        default: the number of the event after which a reader continues that names no position.
+        default: the event number after which a reader continues if it names no position.
 
     Raises:
         CommandRejected: ``cursor_beyond_head``; ``details.head`` names the newest event.
-        InvalidPayload: it names two positions, or one in a view without a view.
+        InvalidPayload: ``after_seq`` is given together with ``after``, or without a view.
     """
     if wish.after_seq is None:
         after = position_after_event(default if wish.after is None else cursor_seq(wish.after))
@@ -65,7 +65,9 @@ def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamP
 async def check_pruned(
     store: Store, after: int, wanted: EventFilter, *, head: int
 ) -> Literal[True] | UnsetType:
-    """Return True for a reader whose cursor lies among joined deltas, else UNSET."""
+    """Return True if a reader that continues after ``after`` receives some text again, because deltas
+    were joined; else UNSET.
+    """
     if 0 < after < head and await store.is_pruned(after, wanted):
         return True
     return UNSET

@@ -1,7 +1,6 @@
-"""Committed events for subscribers: the newest from a shared window, older ones from the log.
+"""Gives committed events to subscribers: the newest from a shared window, older ones from the log.
 
-``nousd.event_window`` describes how that works. The hub knows nothing of sockets or of what an event
-means.
+``nousd.event_window`` describes the design. The hub knows neither sockets nor the meaning of events.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ and so the memory that a subscriber holds while it does not read."""
 
 STRETCH_EVENTS: Final = 65_536
 """Maximum sequence numbers that one read of the log covers. Otherwise a narrow filter on a long log
-would occupy one of the few reader threads for seconds, without telling its subscriber the progress."""
+would occupy one of the few reader threads for seconds, without reporting progress to its subscriber."""
 
 
 LineOf = Callable[[StoredEvent], bytes]
@@ -40,7 +39,7 @@ whole_line: Final[LineOf] = attrgetter("line")
 
 
 class Reader(Protocol):
-    """A subscriber that waits. It has the events that it wants up to ``position``."""
+    """A waiting subscriber. It has received all wanted events up to ``position``."""
 
     @property
     def position(self) -> int: ...
@@ -50,8 +49,8 @@ class Reader(Protocol):
     def line_of(self) -> LineOf: ...
 
     def take(self, lines: bytes, position: int) -> bool:
-        """Take the wanted lines up to a position, without waiting; return whether the reader goes on
-        waiting. ``lines`` can be empty, and ``position`` can be behind the hub's head.
+        """Take the wanted lines up to a position, without waiting; return whether the reader keeps
+        waiting. ``lines`` can be empty, and ``position`` can be lower than the hub's head.
         """
         ...
 
@@ -59,8 +58,8 @@ class Reader(Protocol):
 class Hub:
     """The newest committed events, and the log for subscribers that are behind them.
 
-    Events that were committed together are passed on to the readers that wait in the step of the event
-    loop in which they are published: waking a task for each reader would take longer than its write.
+    Waiting readers receive events in the step of the event loop in which these are published: waking a
+    task for each reader would take longer than its write.
 
     Invariant: every event up to ``head`` is committed.
     """
@@ -101,8 +100,8 @@ class Hub:
 
     @contextmanager
     def attach_reader(self, reader: Reader) -> Iterator[None]:
-        """Pass on published events while the block lasts, until the reader stops waiting. It must have
-        everything up to ``head``.
+        """Pass published events to a reader during the block, until it stops waiting. It must have
+        received everything up to ``head``.
         """
         self._waiting[reader] = None
         try:
@@ -111,7 +110,7 @@ class Hub:
             self._waiting.pop(reader, None)
 
     def _pass_on(self) -> None:
-        # Many readers want the same from the same position.
+        # Many readers have the same filter and position, and share one page.
         pages: dict[tuple[int, EventFilter, LineOf], tuple[bytes, int]] = {}
         for reader in tuple(self._waiting):
             asked = reader.position, reader.wanted, reader.line_of
@@ -126,12 +125,12 @@ class Hub:
     ) -> tuple[bytes, int]:
         """Return the wanted lines after ``cursor``, joined, and the next cursor.
 
-        The lines can be empty although the cursor moves: nothing on that stretch was wanted.
+        The lines are empty if no event up to the next cursor is wanted.
 
         Args:
             line_of: returns a reader's bytes of a wanted event, none if the reader does not want it
-                after all. It is called for each wanted event in order; for one that had no room in a
-                page, again in the next.
+                after all. It is called for each wanted event in order; for one that does not fit into
+                a page, again for the next page.
         """
         if cursor < self._window.start:
             return await self._read_log(cursor, wanted, line_of)
@@ -140,7 +139,7 @@ class Hub:
     async def events_after(
         self, cursor: int, wanted: EventFilter
     ) -> tuple[Sequence[StoredEvent], int]:
-        """Return wanted events after ``cursor``, and the number up to which these are all there are."""
+        """Return wanted events after ``cursor``, and the event number up to which they are complete."""
         if cursor < self._window.start:
             return await self._read_logged_events(cursor, wanted)
         events, until = self._window.after(cursor, PAGE_EVENTS)
@@ -149,7 +148,7 @@ class Hub:
     def _page_of_window(
         self, cursor: int, wanted: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
-        """Like ``page_after``; no lines, and the same cursor, if the window begins behind it."""
+        """Like ``page_after``; no lines and the same cursor if the window does not continue there."""
         if not self._window.start <= cursor < self._window.head:
             return b"", cursor
         events, until = self._window.after(cursor, PAGE_EVENTS)

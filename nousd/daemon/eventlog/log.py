@@ -1,9 +1,9 @@
-"""Events on their way into the log: cut, stamped, encoded, committed, folded, answered, published.
+"""Writes events to the log: cuts long texts, stamps, encodes, commits and publishes.
 
-``submit`` never waits. When the store has committed a batch, in this order and in one step of the event
-loop: the state that was decided on becomes the state that clients see, the answers that acknowledge it
-are queued, and the events go to the subscribers. So no client ever sees an event whose effect another
-could not read.
+``submit`` never waits. When the store has committed a batch, three things happen in this order and in
+one step of the event loop: the decided state becomes the state that clients see, the responses that
+acknowledge it are queued, and the events go to the subscribers. So no client ever sees an event whose
+effect another could not read.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ _log = logging.getLogger(__name__)
 
 
 class CommitHandle:
-    """A batch on its way to the log: wait for its commit, or register a callback.
+    """The commit of a batch: wait for it, or register a callback.
 
     ``is_settled`` is true once the outcome is known; ``failure`` is the reason why it was not
-    committed. It does not hold the batch: a handle may be kept for long, and events are large.
+    committed. The handle does not hold the batch: it may be kept for long, and events are large.
 
     Args:
-        hurry: called when somebody begins to wait; see ``Store.hurry``.
+        hurry: called when a task begins to wait; see ``Store.hurry``.
     """
 
-    # There is one for each delta, and hardly any is ever waited for.
+    # Every delta has a handle, and hardly any is ever waited for.
     __slots__ = ("_callbacks", "_hurry", "_waited_for", "failure", "is_settled")
 
     def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
@@ -94,18 +94,18 @@ def _make_settled_handle() -> CommitHandle:
 
 
 SETTLED: Final = _make_settled_handle()
-"""The handle of a batch that needs no waiting for."""
+"""A handle that is settled from the start."""
 
 
 class EncodedEvents(msgspec.Struct, frozen=True):
-    """Events in the form in which they will be logged; long texts become artifacts."""
+    """Events as they will be logged; long texts become artifacts."""
 
     records: tuple[Record, ...]
     artifacts: tuple[Artifact, ...] = ()
 
 
 class Log:
-    """The only way in which the daemon makes an event happen."""
+    """The daemon's only way to emit events."""
 
     def __init__(self, store: Store, hub: Hub, clock: Clock) -> None:
         self._store = store
@@ -115,8 +115,8 @@ class Log:
         """Wait while too much is pending, so that memory stays bounded."""
 
     def encode(self, events: Sequence[Event]) -> EncodedEvents:
-        """Cut, stamp and encode events. Everything that can fail does so here, before anything has
-        happened.
+        """Cut long texts, stamp and encode events. Any error is raised here, before an event takes
+        effect.
         """
         ts = self._clock.now()
         cut = text_offload.cut_long_texts(events)

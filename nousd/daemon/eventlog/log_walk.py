@@ -29,7 +29,7 @@ async def for_each_event(
     pages.
 
     Args:
-        until: sequence number of the last one; None for the newest.
+        until: sequence number of the last event; None for the newest.
 
     Raises:
         StoreError: the log could not be read.

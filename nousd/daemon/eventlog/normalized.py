@@ -1,8 +1,8 @@
-"""The normalized view for one reader: frames of the events that it passes, in the order of the log.
+"""Renders the normalized view for one reader: frames of the events that it reads, in log order.
 
-What a frame says of its run is a fold over the run's events. A reader that comes upon a run in the
-middle reads what it missed from the log, so frames are the same wherever it began; what it keeps is
-nothing but that fold, and is read again if it had to be dropped.
+A frame depends on a fold over the earlier events of its run. A reader that enters a run in the middle
+rebuilds this fold from the log, so frames are the same wherever it begins. The reader keeps nothing but
+such folds, and rebuilds those that it had to drop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nousd.views.normalized.thread import Thread
 from nousd.views.stream_position import StreamPosition
 
 THREADS_MAX: Final = 64
-"""Runs and calls that a reader remembers at a time."""
+"""Maximum runs and calls whose folds a reader keeps."""
 
 _READ_EVENTS: Final = 1024
 _READ_BYTES: Final = 256 * 1024
@@ -44,11 +44,11 @@ class NormalizedReader:
     async def render(
         self, events: Iterable[StoredEvent], until: int, bytes_max: int
     ) -> tuple[list[bytes], int]:
-        """Return frames, each a line without its LF, and the number up to which they are all there are.
+        """Return frames, each a line without its LF, and the event number up to which they are complete.
 
         Args:
-            until: the number up to which ``events`` are all there are.
-            bytes_max: no further event is rendered once the frames have so many bytes.
+            until: the event number up to which ``events`` are complete.
+            bytes_max: no further event is rendered once the frames reach this size.
         """
         lines: list[bytes] = []
         for event in events:

@@ -1,10 +1,9 @@
 """Deletion of old deltas and unused artifacts, at the start and every hour.
 
-It works in short steps, with pauses for others. The store knows how deltas are joined and whether they
-are being read; here it is only made sure that nothing is pruned that the hub holds in its window. An
-artifact that a client has stored is kept for a day, so that there is time to refer to it. What a
-killed process left of an unfinished artifact, or of a session that it was deleting, is removed at the
-next start.
+The work is done in short steps, with pauses for other writes. The store joins the deltas and knows
+whether they are being read; this module only ensures that no event in the hub's window is pruned. An
+artifact that a client has stored is kept for a day, so that the client has time to refer to it. If a
+process dies while it stores an artifact or deletes a session, the next start removes the rest.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ UNUSED_KEPT: Final = timedelta(hours=24)
 PERIOD_SECONDS: Final = 3600.0
 
 PAUSE_SECONDS: Final = 0.05
-"""Pause between two steps, which take some milliseconds each: most of the writer's time is left to
+"""Pause between two steps. A step takes some milliseconds, so most of the writer's time is left to
 others."""
 
 ARTIFACTS_PER_LOOK: Final = 1000
-"""Artifacts to look up at once; repeated until all are gone."""
+"""Unused artifacts to list at a time; repeated until all are deleted."""
 
 _LEFTOVERS_MAX: Final = 100_000
-"""More than can exist of those that are not deleted in one step."""
+"""More artifacts than can exist that are too large to be deleted in one step."""
 
 _log = logging.getLogger(__name__)
 
 
 async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -> None:
-    """Join the deltas of messages that ended more than ``days`` ago; runs until it is cancelled.
+    """Join the deltas of messages that ended more than ``days`` ago; run until cancelled.
 
     Args:
         days: 0 keeps all deltas.
@@ -53,8 +52,8 @@ async def prune_old_deltas(store: Store, hub: Hub, clock: Clock, *, days: int) -
 
 
 async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
-    """Delete artifacts that no event refers to, and before them what is left of deleted sessions; runs
-    until it is cancelled.
+    """Delete the remaining rows of deleted sessions, then artifacts that no event refers to; run until
+    cancelled.
     """
     await _every_hour(
         lambda: _collect(store, earlier(clock.now(), UNUSED_KEPT)), "unused artifacts", "deleted"
@@ -66,7 +65,7 @@ async def _every_hour(remove: Callable[[], Awaitable[int]], what: str, done: str
         try:
             gone = await remove()
         except StoreError as error:
-            # They still exist in an hour.
+            # The next attempt is in an hour.
             _log.warning("%s could not be %s: %s", what, done, error)
         else:
             _log.debug("%d %s were %s", gone, what, done)
@@ -101,8 +100,8 @@ async def _collect(store: Store, put_before: str) -> int:
 
 
 async def drop_copies(store: Store, branch_ids: Iterable[str]) -> None:
-    """Delete what was copied for branches that were not created. What is not deleted, because the disk
-    fails, is found again at the next start.
+    """Delete the rows that were copied for branches that were not created. If the disk fails, the next
+    start deletes the rest.
     """
     try:
         await drop_rows(store, branch_ids)
@@ -111,8 +110,8 @@ async def drop_copies(store: Store, branch_ids: Iterable[str]) -> None:
 
 
 async def drop_rows(store: Store, session_ids: Iterable[str]) -> None:
-    """Delete what is left of sessions that were deleted, or never created. There are no pauses; others
-    still get their turn between the steps.
+    """Delete the remaining rows of sessions that were deleted or never created. There are no pauses, but
+    other writes run between the steps.
 
     Raises:
         StoreError: the rest of a deleted session is deleted with the unused artifacts.
@@ -125,7 +124,7 @@ async def drop_rows(store: Store, session_ids: Iterable[str]) -> None:
 async def drop_leftovers(store: Store) -> None:
     """Delete the rest of large artifacts whose session was deleted.
 
-    There are no pauses, because a client waits for it; others still get their turn between the steps.
+    There are no pauses, because a client waits for it, but other writes run between the steps.
 
     Raises:
         StoreError: the rest is deleted with the unused artifacts.

@@ -1,9 +1,9 @@
-"""The events of a client that sent no ``subscribe``: those of the runs that it can also reach.
+"""Selects the events of a client that sent no ``subscribe``: those of the runs that it can also reach.
 
-Such a client names no session and believes that there is one run in the daemon. The v1 scope is what it
-sees and what it can touch: the runs whose session was the active one at any moment since they began.
-That is in the log (``agent_start`` and ``v1_scope_entered``), so a reader far behind finds it too, by
-folding the events that it passes. What commands without a target reach follows from the same facts
+Such a client names no session and assumes that the daemon has one run. The v1 scope is the set of runs
+that it sees and controls: those whose session was the active one at any moment since they began. The log
+records this (``agent_start`` and ``v1_scope_entered``), so a reader that is far behind can fold it from
+the events that it reads. The targets of commands that name none follow from the same facts
 (``daemon.sessions.registry``).
 """
 
@@ -21,14 +21,14 @@ from nousd.wire.codec.envelope import decode_event
 from nousd.wire.events import FROZEN_EVENTS
 
 _ENDINGS: Final = frozenset({"session_deletion_scheduled", "session_deleted"})
-"""The events after which the session is not the active one."""
+"""The events after which the session is no longer the active one."""
 
 _FOLDED: Final = _ENDINGS | {"session_activated", "v1_scope_entered"}
 
 _NOTED: Final = _FOLDED | {"agent_start", "agent_end"}
 
 V1_FILTER: Final = EventFilter(types=frozenset(FROZEN_EVENTS) | _FOLDED)
-"""The events that a reader of the scope has to pass, in order, each at least once."""
+"""The events that must be passed to a ``V1Scope``, in order, each at least once."""
 
 
 class _Start(msgspec.Struct):
@@ -54,9 +54,9 @@ class V1Scope:
         self._ended: str | None = None
 
     def line_of(self, event: StoredEvent) -> bytes:
-        """Return the line of an event that the client is shown, else nothing, and take note of it.
+        """Update the scope with an event; return its line if the client sees it, else no bytes.
 
-        An event that does not fit into a page any more is given again at the beginning of the next.
+        An event that does not fit into a page is passed again at the beginning of the next page.
         """
         if event.type in _NOTED:
             self._note(event)
@@ -82,7 +82,7 @@ class V1Scope:
             case "agent_start" if run_id is not None and _starts_in_scope(event):
                 self._runs.add(run_id)
             case "agent_end":
-                # It is still shown if it is given again.
+                # The run leaves the scope with the next event, because this one may be passed again.
                 self._ended = run_id
 
 

@@ -1,6 +1,6 @@
-"""The MCP servers that are kept alive, and their status in the log.
+"""Keeps MCP servers alive and logs their status.
 
-Which there are, and why, is decided in ``servers`` and ``session_servers``.
+``servers`` and ``session_servers`` decide which servers exist.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ServerKey(NamedTuple):
 
 
 class KeptServer(NamedTuple):
-    """A server that is kept alive, how to stop it, and its end."""
+    """A server that is kept alive; ``scope`` stops it, and ``ended`` is set when it has ended."""
 
     key: ServerKey
     server: McpServer
@@ -37,7 +37,7 @@ class KeptServer(NamedTuple):
 
 
 class Keeper:
-    """Keeps servers alive, of each key one at a time."""
+    """Keeps servers alive, one at a time for each key."""
 
     def __init__(self, log: Log, nursery: trio.Nursery) -> None:
         self._log = log
@@ -51,7 +51,7 @@ class Keeper:
 
     @property
     def all(self) -> tuple[KeptServer, ...]:
-        """All servers, in the order in which they were begun."""
+        """All servers, in the order in which they were started."""
         return tuple(self._kept.values())
 
     def keep(
@@ -60,7 +60,7 @@ class Keeper:
         """Keep a server alive, replacing the one under this key.
 
         Args:
-            tools: takes the server's tools.
+            tools: the registry that receives the server's tools.
         """
         self.drop(key)
         before = self._ending.get(key)
@@ -77,15 +77,15 @@ class Keeper:
         return kept
 
     def take_away(self, key: ServerKey) -> None:
-        """Stop keeping a server, and report it."""
+        """Stop keeping a server, and log its removal."""
         kept = self.drop(key)
         if kept is not None:
             status = Status(restarts=kept.server.status.restarts)
             self._tell(key, kept.server.spec, status, "removed")
 
     async def _run(self, kept: KeptServer, before: KeptServer | None) -> None:
-        """Run a server once the previous one under its key has ended, because that one removes the
-        tools under the name.
+        """Run a server once the previous one under its key has ended: otherwise the previous one would
+        remove the new server's tools.
         """
         server, key = kept.server, kept.key
         try:

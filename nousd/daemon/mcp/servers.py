@@ -1,8 +1,8 @@
 """The MCP servers of one daemon: those of the settings, those that clients added, and those of a
-trusted project. Of servers with the same name the first of these counts.
+trusted project. Of servers with the same name, the first in this order counts.
 
-``tools.mcp`` knows what a server is, ``keeper`` keeps it alive. This module decides which servers exist
-for all sessions, ``session_servers`` which exist for one.
+``tools.mcp`` implements a server, and ``keeper`` keeps it alive. This module decides which servers exist
+for all sessions, ``session_servers`` which exist for one session.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nousd.wire.limits import MCP_SERVERS_MAX
 from nousd.wire.objects import mcp
 
 Origin = Literal["config", "add_mcp", "project"]
-"""Where a server comes from."""
+"""The source of a server's description."""
 
 
 class McpServers:
@@ -117,7 +117,7 @@ class McpServers:
     # --- commands --------------------------------------------------------------------------------
 
     def require_available(self) -> None:
-        """Raise if there can be no servers.
+        """Raise unless servers can run.
 
         Raises:
             CommandRejected: ``mcp_not_available``, ``mcp_not_installed``.
@@ -130,10 +130,10 @@ class McpServers:
             raise CommandRejected("mcp_not_installed", cause=str(error)) from None
 
     def add(self, command: commands.AddMcp) -> CommitHandle:
-        """Add a server permanently, or replace an added one; it is connected once that is in the log.
+        """Add a server permanently, or replace an added one; it is connected once that is committed.
 
         Raises:
-            InvalidPayload: it is invalid, or contains what looks like a secret.
+            InvalidPayload: the server is invalid, or seems to contain a secret.
             CommandRejected: ``mcp_server_is_configured``, ``too_many_mcp_servers``.
         """
         server = parse_server(command)
@@ -198,7 +198,7 @@ class McpServers:
 
         return tuple(sorted((*kept, *disabled), key=place))
 
-    # --- what runs -------------------------------------------------------------------------------
+    # --- running servers -------------------------------------------------------------------------
 
     def _origin(self, key: ServerKey) -> Origin:
         if key.session_id:

@@ -1,9 +1,9 @@
-"""The MCP servers that belong to one session each: their tools exist there only.
+"""MCP servers that belong to one session, which alone has their tools.
 
-A client brings them along, such as an editor its user's own, and with them keys that must not be stored.
-So they are in memory only: they end with the daemon, with their session, or when they are removed, and
-the client brings them again. Of each the log has a hash of the program and its arguments, as what the
-user has agreed to in that session.
+A client adds them, for example an editor with the servers of its user, together with keys that must not
+be stored. So they are in memory only: they end with the daemon, with their session, or when they are
+removed, and the client adds them again. The log has only a hash of each description, which records the
+user's approval in that session.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from nousd.wire.limits import MCP_SERVERS_OF_SESSION_MAX, MCP_SERVERS_OF_SESSION
 from nousd.wire.objects import mcp
 
 _APPROVED_MAX: Final = 64
-"""Programs that a session remembers as agreed to; then the oldest is forgotten."""
+"""Maximum approvals that a session remembers; beyond that the oldest is forgotten."""
 
 _SECRETS_MAX: Final = 1024
-"""Secrets of such servers that a daemon knows, to remove them from texts. They are never forgotten."""
+"""Maximum secrets of such servers that a daemon knows and redacts. They are never forgotten."""
 
 
 class _SessionServer(NamedTuple):
-    """A server of a session. It ends at ``until`` (trio's clock) if it is not added again before."""
+    """A server of a session. It ends at ``until`` (trio's clock) unless it is added again before."""
 
     spec: ServerSpec
     until: float
@@ -74,11 +74,11 @@ class SessionServers:
         self._secrets: set[str] = set()
 
     async def add(self, command: commands.AddMcp, session_id: str) -> CommitHandle:
-        """Add a server to a session, or replace one of its own. The same one again, which has not
-        failed, goes on as it is.
+        """Add a server to a session, or replace the one with this name. An unchanged server that has
+        not failed keeps running.
 
         Raises:
-            SessionNotFound: there is no such session.
+            SessionNotFound: the session does not exist.
             InvalidPayload: the server is invalid.
             CommandRejected: ``mcp_not_approved``, ``deletion_scheduled``, ``too_many_mcp_servers``.
         """
@@ -118,7 +118,7 @@ class SessionServers:
         """Reconnect to a session's server at once.
 
         Raises:
-            SessionNotFound: there is no such session.
+            SessionNotFound: the session does not exist.
             CommandRejected: ``mcp_server_not_found``.
         """
         live = await self._sessions.get(session_id)
@@ -134,8 +134,8 @@ class SessionServers:
     # --- room ------------------------------------------------------------------------------------
 
     def _require_room(self, session_id: str, name: str, secrets: frozenset[str]) -> None:
-        """Make room for a server, at the cost of the session without a run that has had its own for
-        longest.
+        """Make room for a server: if necessary, remove the servers of the session without a run that
+        added its last server the longest time ago.
         """
         own = self._added.get(session_id, {})
         others = len(own) - (name in own)
@@ -161,10 +161,10 @@ class SessionServers:
         state = self._sessions.in_memory(session_id)
         return state is not None and state.run is not None
 
-    # --- what runs -------------------------------------------------------------------------------
+    # --- running servers -------------------------------------------------------------------------
 
     def _is(self, session_id: str, added: _SessionServer) -> bool:
-        """Return whether it was neither removed nor added again since."""
+        """Return whether a server was neither removed nor added again since."""
         return self._added.get(session_id, {}).get(added.spec.name) is added
 
     def _get_added(self, session_id: str, name: str) -> _SessionServer:
@@ -174,7 +174,7 @@ class SessionServers:
         return added
 
     async def _expire(self, key: ServerKey, scope: trio.CancelScope) -> None:
-        """End a server that nobody adds again in time, unless its session is at work."""
+        """Remove a server that is not added again in time, once its session has no run."""
         session_id, name = key
         with scope:
             while True:
@@ -193,7 +193,7 @@ class SessionServers:
             scope.cancel()
 
     def _keep(self, live: LiveSession, added: _SessionServer, *, is_anew: bool = False) -> None:
-        """Keep a server alive, unless it was removed or replaced meanwhile, or is the one that runs."""
+        """Keep a server alive, unless it was removed or replaced meanwhile, or runs already."""
         spec = added.spec
         key = ServerKey(live.session_id, spec.name)
         if self._around is None or not self._is(live.session_id, added):
@@ -234,10 +234,11 @@ def _too_many(limit: int) -> CommandRejected:
 
 
 def _approval_of(server: mcp.McpServer, folder: str) -> str:
-    """Return a hash of what the user agrees to: all but the values of variables and headers.
+    """Return a hash of the facts that the user approves: the command or URL, the directory, and the
+    names of variables and headers.
 
     Args:
-        folder: the session's workspace, in which a relative path means something else than elsewhere.
+        folder: the session's workspace, to which a relative ``cwd`` refers.
     """
     shown = {
         "command": server.command or (),
@@ -250,7 +251,7 @@ def _approval_of(server: mcp.McpServer, folder: str) -> str:
 
 
 def _build_approval_events(live: LiveSession, approval: str) -> tuple[events.Event, ...]:
-    """Return the event that remembers an approval; none if it is remembered already."""
+    """Return the event that records an approval; none if it is already recorded."""
     approved = live.state.mcp_approved
     if approval in approved:
         return ()

@@ -1,8 +1,8 @@
-"""Translates MCP servers, as clients and settings describe them, into the form in which they are run.
+"""Translates descriptions of MCP servers by clients and settings into ``ServerSpec``.
 
 A client's description goes into the log, so it must not contain a secret; it names a variable of the
-daemon's environment instead. That of a session's own server does not, and its values are literal: who
-hands it in has no say over the daemon's environment.
+daemon's environment instead. The description of a session's own server is not logged, and its values are
+literal: the client that sends it must not read the daemon's environment.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def parse_server(command: commands.AddMcp) -> mcp.McpServer:
     """Return the server that a client wants to add.
 
     Raises:
-        InvalidPayload: names the field and what it must be.
+        InvalidPayload: a field is invalid, or contains a literal secret.
     """
     server = _server_of(command)
     for fault in (*_faults(server), *_find_literal_secrets(server)):
@@ -56,7 +56,7 @@ def parse_session_server(command: commands.AddMcp) -> mcp.McpServer:
     """Return the server that a client wants to add to a session.
 
     Raises:
-        InvalidPayload: names the field and what it must be.
+        InvalidPayload: a field is invalid.
     """
     server = _server_of(command)
     for fault in _faults(server):
@@ -71,7 +71,7 @@ def _server_of(command: commands.AddMcp) -> mcp.McpServer:
 
 
 def _faults(server: mcp.McpServer) -> Iterator[str]:
-    """Yield what is wrong with a server, and the secrets in what is shown of it."""
+    """Yield the faults of a description, including secrets in the fields that clients see."""
     if bool(server.command) == bool(server.url):
         yield "command or url is required, and not both"
     yield from _url_faults(_text(server.url), server.headers or {})
@@ -124,7 +124,7 @@ def _text(value: str | UnsetType) -> str:
 
 
 def spec_of(server: mcp.McpServer) -> ServerSpec:
-    """Return a server in the form in which it is run."""
+    """Return the specification of a server that a client added."""
     classes = server.classes
     timeout = server.timeout_ms
     tool_classes = {tool: frozenset(own) for tool, own in (server.tool_classes or {}).items()}
@@ -143,13 +143,13 @@ def spec_of(server: mcp.McpServer) -> ServerSpec:
 
 
 SESSION_PREFIX: Final = "session_"
-"""Stands before the name of a session's server in the names of its tools. No server of the daemon has a
-``_`` in its name, so no two tools have one name, and a rule for one kind is none for the other.
+"""Precedes the name of a session's server in the names of its tools. No server of the daemon has a ``_``
+in its name, so tool names are unique, and a rule for one kind of server never matches the other.
 """
 
 
 def spec_of_session(server: mcp.McpServer) -> ServerSpec:
-    """Return a session's own server in the form in which it is run."""
+    """Return the specification of a session's own server."""
     return msgspec.structs.replace(spec_of(server), prefix=SESSION_PREFIX, is_literal=True)
 
 
@@ -158,14 +158,14 @@ _SECRET_CHARS_MIN: Final = 12
 
 
 def secrets_of(server: mcp.McpServer) -> frozenset[str]:
-    """Return the values of a session's own server that must not be shown."""
+    """Return the secret values in the description of a session's own server."""
     variables = (value for name, value in (server.env or {}).items() if may_name_secret(name))
     headers = [
         value
         for name, value in (server.headers or {}).items()
         if name.lower() not in _PLAIN_HEADERS
     ]
-    # Behind its scheme, a key also stands alone.
+    # A key may appear without the scheme that precedes it in a header.
     words = (word for value in headers for word in value.split())
     found = (*variables, *headers, *words)
     return frozenset(value for value in found if len(value) >= _SECRET_CHARS_MIN)
@@ -181,13 +181,13 @@ class OfSettings(NamedTuple):
 def specs_of_settings(
     servers: Sequence[ConfiguredMcpServer], secret: Callable[[str], None]
 ) -> OfSettings:
-    """Return the servers of the settings in the form in which they are run.
+    """Return the specifications of the servers in the settings.
 
     Args:
         secret: called with every header and variable that may be a key.
 
     Raises:
-        ConfigError: there are servers, but the SDK is not installed.
+        ConfigError: a server is enabled, but the SDK is not installed.
     """
     if any(server.table.enabled for server in servers):
         require_sdk()
@@ -200,8 +200,8 @@ def specs_of_settings(
 def specs_of_project(
     settings: ProjectSettings, secret: Callable[[str], None]
 ) -> tuple[ServerSpec, ...]:
-    """Return the servers of a trusted project in the form in which they are run. An invalid one is
-    reported in the daemon's diagnostic log and skipped.
+    """Return the specifications of a trusted project's servers. An invalid server is reported in the
+    daemon's diagnostic log and skipped.
     """
     specs = []
     for name, table in settings.mcp.items():

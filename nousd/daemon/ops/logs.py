@@ -4,10 +4,10 @@ JSON lines go to a file, and to standard error if it is not a terminal; a termin
 Every line is redacted and has a bounded length.
 
 The event loop only puts records into a bounded queue; one thread formats and writes them. Otherwise a
-slow disk, a stopped terminal or an unread pipe would block every client. When the queue is
-full, lines are dropped, and their number is the next thing that is logged.
+slow disk, a stopped terminal or an unread pipe would block every client. When the queue is full, lines
+are dropped, and the next line reports their number.
 
-Nothing here is called per event: the log has the daemon's start and stop and its faults; with
+Nothing here is called per event: the log has the daemon's start and stop and its errors; with
 ``verbose``, also every refusal.
 """
 
@@ -32,7 +32,7 @@ from nousd.redaction.redactor import Redactor
 from nousd.wire.codec.envelope import scrub
 
 LOG_BYTES_MAX: Final = 10 * 1024 * 1024
-"""Size at which the log file is renamed to ``FILE.1``; with the older ones that makes 40 MiB."""
+"""Size at which the log file is renamed to ``FILE.1``; with the older files at most 40 MiB are used."""
 
 _OLD_FILES: Final = 3
 
@@ -44,7 +44,7 @@ _STDERR_FD: Final = 2
 _QUEUED_LINES_MAX: Final = 4096
 
 _DRAIN_SECONDS: Final = 2.0
-"""How long the daemon waits at its end for the last lines to be written."""
+"""Maximum time that the daemon waits at its stop for the queue, and then for the writing thread."""
 
 _STANDARD_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({})))
 """The attributes of every record; any other came from ``extra=``."""
@@ -64,13 +64,13 @@ def configure_logging(
     redactor: Redactor | None = None,
     stderr_fd: int = _STDERR_FD,
 ) -> Iterator[None]:
-    """Send the log of this process to ``log_file`` and to standard error while the block lasts.
+    """Send the log of this process to ``log_file`` and to standard error during the block.
 
-    At its end it waits for the last lines, but only for a few seconds.
+    The end of the block waits for the last lines, but only for a few seconds.
 
     Args:
         log_file: created with mode 0600, appended to, rotated; None for standard error alone.
-        verbose: also log what only helps to find a bug in nousd.
+        verbose: also log details that only help to find a bug in nousd.
         redactor: knows the secrets; more can be added at any time.
 
     Raises:
@@ -132,7 +132,7 @@ class _DescriptorHandler(logging.Handler):
                 rest = rest[os.write(self._descriptor, rest) :]
 
 
-# --- from the event loop to the writing thread -----------------------------------------------
+# --- the queue and the writing thread --------------------------------------------------------
 
 
 class _QueueingHandler(logging.Handler):
@@ -204,7 +204,7 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def _is_plain(value: object) -> bool:
-    """Keep numbers; turn everything else into text, which can always be written."""
+    """Return whether a value is logged as it is; others are logged as text, which can be encoded."""
     if isinstance(value, int):
         return -(2**63) <= value < 2**63  # the encoder accepts no others
     return value is None or isinstance(value, float)
@@ -221,11 +221,11 @@ def _record_of_dropped(count: int) -> logging.LogRecord:
     )
 
 
-# --- the two forms of a line -----------------------------------------------------------------
+# --- formatters ------------------------------------------------------------------------------
 
 
 class _Formatter(logging.Formatter):
-    """The base of both formatters, for detached records only."""
+    """The base of both formatters, for records from ``_freeze_record``."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -239,7 +239,7 @@ class _Formatter(logging.Formatter):
         }
 
     def _safe(self, text: str) -> str:
-        """Redact before cutting: half a secret would not be recognised."""
+        """Redact a text, then cut it: half a secret would not be recognised."""
         text = self._redactor.redact(scrub(text))
         surplus = len(text) - TEXT_CHARS_MAX
         if surplus <= 0:

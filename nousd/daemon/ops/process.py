@@ -1,12 +1,13 @@
-"""Settings of the daemon process: memory, descriptors, garbage collection; what is late on purpose.
+"""Settings of the daemon process: memory, descriptors, garbage collection, deferred imports.
 
 By default glibc takes the size of a freed block as a hint to keep blocks of that size for later, and
 keeps a heap for each thread. After one flood of long lines the daemon would hold hundreds of megabytes
-that it does not use. Other C libraries have no such call, and none is made.
+that it does not use. Other C libraries have no ``mallopt``, and their settings stay unchanged.
 
-The usual soft limit of 1,024 descriptors is below what the bounds on connections add up to; a crowd of
-HTTP readers would take those that the sockets and the log need. Programs of tools get a limit of their
-own (``tools/process/supervisor_process``), because programs that use ``select`` cannot take more.
+The usual soft limit of 1,024 descriptors is below the sum of the bounds on connections: many HTTP
+readers would use up the descriptors that the sockets and the log need. Programs that tools start get
+their own limit (``tools/process/supervisor_process``), because programs that use ``select`` cannot
+handle more.
 """
 
 from __future__ import annotations
@@ -20,25 +21,26 @@ from typing import Final
 import trio
 
 DESCRIPTORS_WANTED: Final = 8192
-"""More than all connections there may be, at two for each, and what the rest needs."""
+"""Enough for the maximum number of connections, at two descriptors each, and for everything else."""
 
 _LARGE_BYTES: Final = 256 * 1024
-"""From here on a block is the system's own: larger than the pages that are joined for readers all the
-time, smaller than a long line."""
+"""Size from which a block is a separate mapping, returned to the system when it is freed: larger than
+the pages that are constantly joined for readers, smaller than a long line."""
 
 _HEAPS_MAX: Final = 2
-"""One for the event loop, one for the writer's thread; others share."""
+"""One for the event loop, one for the writer's thread; other threads share them."""
 
 # The numbers of <malloc.h>.
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 
 _CYCLES_AFTER: Final = 20_000
-"""Objects that came and stayed after which the youngest are searched for cycles. What the daemon holds
-are values without any: at the usual 700 the search takes a tenth of the loop, and finds nothing."""
+"""Net number of new objects after which the youngest are searched for cycles. The daemon's values have
+none: at the usual 700 the search takes a tenth of the event loop's time, and finds nothing."""
 
 QUIET_SECONDS: Final = 0.5
-"""The program that started the daemon mostly has a request at once, which must not wait for imports."""
+"""How long imports are deferred: the program that started the daemon usually sends a request at once,
+which must not wait for them."""
 
 
 def give_back_large_blocks() -> None:
@@ -50,7 +52,7 @@ def give_back_large_blocks() -> None:
 
 
 def allow_many_descriptors() -> None:
-    """Raise the soft limit as far as it is wanted and the hard one lets it."""
+    """Raise the soft limit to ``DESCRIPTORS_WANTED``, or as far as the hard limit allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(DESCRIPTORS_WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -58,8 +60,8 @@ def allow_many_descriptors() -> None:
 
 
 def look_for_cycles_seldom() -> None:
-    """Search for cycles seldom from now on, and never among what exists now: modules and tables that
-    stay. The little of it that is garbage is not worth the time it takes to find it.
+    """Search for cycles seldom from now on, and never among the objects that exist now: these are
+    modules and tables that stay. Finding the little garbage among them is not worth the time.
     """
     gc.freeze()
     gc.set_threshold(_CYCLES_AFTER)
@@ -67,13 +69,13 @@ def look_for_cycles_seldom() -> None:
 
 
 async def prepare_first_run(closing: trio.Event, load: Callable[[], None]) -> None:
-    """Import in a thread what the first run needs and a start does not, shortly after the start, and
-    start the fork server.
+    """Shortly after the start, import in a thread the modules that only a run needs, and start the fork
+    server.
 
-    A run that comes before does it itself. Nothing is done if ``closing`` is set before.
+    A run that begins earlier does this itself. Do nothing if ``closing`` is set first.
 
     Args:
-        load: imports it.
+        load: imports the modules.
 
     Raises:
         OSError: the fork server cannot be started.
@@ -89,7 +91,7 @@ async def prepare_first_run(closing: trio.Event, load: Callable[[], None]) -> No
 
 
 def _give_back_free_pages() -> None:
-    """Return to the system what imports have used and freed, from between what stays."""
+    """Return to the system the memory that imports have freed between blocks that are still in use."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

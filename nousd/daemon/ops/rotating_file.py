@@ -1,7 +1,6 @@
 """The file of the daemon's diagnostic log: private, and rotated.
 
-Imported only if there is such a file, because the standard library needs half a megabyte of memory for
-it.
+Imported only if a log file is configured, because ``logging.handlers`` needs half a megabyte of memory.
 """
 
 from __future__ import annotations

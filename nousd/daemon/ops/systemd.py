@@ -58,7 +58,7 @@ def take_passed_sockets(
 
 
 def _adopt(descriptor: int) -> socket.socket:
-    """Take over one descriptor; children do not inherit it any more."""
+    """Take over one descriptor, so that children do not inherit it."""
     try:
         os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
@@ -93,13 +93,11 @@ def _path(sock: socket.socket) -> str:
 class Notifier:
     """Reports the daemon's state to the service manager (``Type=notify``, sd_notify(3)).
 
-    Nothing here waits or fails: a daemon does not stop because its manager does not listen.
+    No method waits or fails: a daemon does not stop because its manager does not listen.
 
     Args:
         address: path of the manager's datagram socket, ``@`` in front for an abstract one; None or
             empty if notifications are off.
-
-    Nothing here waits or fails: a daemon does not stop because its manager does not listen.
     """
 
     def __init__(self, address: str | None) -> None:

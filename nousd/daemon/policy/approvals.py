@@ -1,8 +1,8 @@
 """Tool calls that wait for approval.
 
 A request is the event ``permission_requested``, its answer ``tool_call_approved`` or
-``tool_call_denied``. Why approval is needed, and what an answer means for later calls, is decided
-elsewhere.
+``tool_call_denied``. ``permissions`` decides which calls need approval; ``commands.permissions`` adds
+the rules that an answer makes for later calls.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _PASSED_OVER: Final[Mapping[PassedOver, Answer]] = {
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision about one attempt at a call, and its author."""
+    """The decision on one attempt at a call."""
 
     attempt: int
     answer: Answer
@@ -63,14 +63,14 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverrideInUse(NamedTuple):
-    """The override under which approval is asked: its session and its end."""
+    """The override under which approval is requested: its session and the time when it expires."""
 
     session_id: str
     expires_at: str
 
 
 class WaitingCall(Request[PermissionRequested, Decision], eq=False, kw_only=True):
-    """A call that waits for approval: its question, and its request with whole arguments.
+    """A call that waits for approval: its question, and its request (``asks``) with full arguments.
 
     Args:
         under: the override that must still hold when the answer comes.
@@ -105,7 +105,7 @@ class Approvals:
         """Wait for an answer; see ``CallHost.ask``.
 
         Args:
-            obstacle: why no approval can be requested, for people.
+            obstacle: why no approval can be requested, worded for people; the call is then denied.
         """
         request = self._request(question, asker, under)
         passed_over = asker.passed_over()
@@ -146,7 +146,7 @@ class Approvals:
         if request.event.attempt != attempt:
             raise CommandRejected("attempt_mismatch", details={"attempt": request.event.attempt})
         if request.event.input_hash != input_hash:
-            # The right hash is not in the error: it must be read together with the arguments.
+            # The error omits the right hash, which a client must read together with the arguments.
             raise CommandRejected("input_hash_mismatch")
         return request
 
@@ -166,8 +166,8 @@ class Approvals:
                     self.answer(request, denial)
 
     def skip_passed_over(self) -> None:
-        """End the requests that nobody waits for any more: after a steer their calls are skipped like
-        the others.
+        """End the requests whose answers are no longer waited for: after a steer, their calls are
+        skipped like the run's other calls.
         """
         for request, why in self.requests.list_passed_over():
             assert isinstance(request, WaitingCall)
@@ -210,7 +210,7 @@ def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
 
 
 def _decision(question: Question, answer: Answer) -> list[Event]:
-    """Return the events of the user's decision, or of its absence."""
+    """Return the events that record an answer, by the user or in place of one."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
     if answer in _PASSED_OVER.values():

@@ -1,7 +1,7 @@
 """The connected clients that have declared that they answer approvals and questions.
 
-A declaration belongs to a subscription. It counts for the events that the subscription shows, while it
-is the current subscription of an open connection.
+A declaration belongs to a subscription. It covers the events that the subscription shows, for as long as
+that is the current subscription of an open connection.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from nousd.store.records import EventFilter
 
 
 class Audience(NamedTuple):
-    """The readers of a request: those of a session's events, and of a run's if it belongs to one."""
+    """The subscribers that see a request: those of its session, and of its run if it belongs to one."""
 
     session_id: str
     run_id: str | None
@@ -26,7 +26,7 @@ class Approvers:
         self._declared: dict[object, EventFilter] = {}
 
     def declare(self, client: object, wanted: EventFilter) -> None:
-        """Note that a client answers the requests among its wanted events, replacing its earlier
+        """Record that a client answers the requests among its wanted events, replacing its earlier
         declaration.
         """
         self._declared[client] = wanted

@@ -1,9 +1,8 @@
 """Rules that the user grants while the daemon runs, and denials in one session.
 
-They are stored in ``session_updated`` events: a session's own under its id, those that were granted for
-good by workspace, under the ``session_id`` "". A denial is one of the session's own rules and changes
-like those.
-``machine.rules`` defines what a rule means.
+They are stored in ``session_updated`` events: a session's own grants under its id, permanent grants by
+workspace under the ``session_id`` "". A denial is added to the session's own rules.
+``machine.policy.rules`` defines the meaning of rules.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from nousd.wire.limits import GRANTED_RULES_MAX, SESSION_RULES_MAX
 
 
 def grant(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
-    """Grant a rule to a session; None if it is granted there already.
+    """Grant a rule to a session; return None if it is already granted there.
 
     Raises:
         CommandRejected: ``too_many_rules``.
@@ -33,7 +32,7 @@ def grant(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | No
 
 
 def grant_in(sessions: Sessions, workspace: str, rule: str) -> CommitHandle | None:
-    """Grant a rule in a workspace for good; None if it holds there already.
+    """Grant a rule in a workspace permanently; return None if it is already granted there.
 
     Raises:
         CommandRejected: ``too_many_rules``; the rules of all workspaces count.
@@ -47,7 +46,7 @@ def grant_in(sessions: Sessions, workspace: str, rule: str) -> CommitHandle | No
 
 
 def list_permanent_grants(defaults: DefaultSettings, workspace: str) -> tuple[str, ...]:
-    """Return the rules that were granted with ``always`` and hold in a workspace."""
+    """Return the rules that were granted with ``always`` and apply in a workspace."""
     return (*defaults.granted, *defaults.granted_in.get(workspace, ()))
 
 
@@ -57,7 +56,7 @@ def _require_room(count: int) -> None:
 
 
 def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | None:
-    """Add a denial to a session; None if it has it already.
+    """Add a denial to a session; return None if the session already has it.
 
     Raises:
         CommandRejected: ``too_many_rules``.
@@ -69,7 +68,8 @@ def forbid(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | N
 
 
 def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHandle:
-    """Revoke a rule that was granted to a session or, without one, for good: in every workspace.
+    """Revoke a rule that was granted to a session; without a session, a permanent grant in every
+    workspace.
 
     Raises:
         CommandRejected: ``rule_not_granted``.

@@ -1,9 +1,9 @@
-"""Overrides: which sessions may ask for paths outside of their workspace, and until when.
+"""Overrides: which sessions may request paths outside their workspace, and until when.
 
-An override and its end are in the log. It ends when either clock says so: the wall clock at
+An override and its end are in the log. It expires by the first of two clocks: the wall clock at
 ``expires_at``, which survives a restart, or the time that this process has counted since the grant, so
-that setting the clock back extends nothing. The session of a task has the override of the session that
-it works for.
+that setting the wall clock back extends nothing. The session of a task has the override of the user's
+session above it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nousd.wire.limits import OVERRIDES_MAX, TASK_DEPTH_MAX
 from nousd.wire.objects.workspaces import OverrideEnd, OverrideInForce
 
 _LOOK_SECONDS: Final = 10.0
-"""How often to look at the wall clock while an override holds: it can be set, and advances during
-sleep."""
+"""Interval between looks at the wall clock while an override is in force: that clock can be set, and
+advances while the machine sleeps."""
 
 _ENDED: Final[dict[OverrideEnd, str]] = {
     "expired": "the override of the workspace has expired",
@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Term(NamedTuple):
-    """The term of an override: on the wall clock, and at most, in trio's time."""
+    """The end of an override: on the wall clock, and the latest possible time on trio's clock."""
 
     expires_at: str
     deadline: float
@@ -68,10 +68,10 @@ class Overrides:
         self._terms: dict[str, _Term] = {}
         self._changed = trio.Event()
 
-    # --- what holds ----------------------------------------------------------------------------
+    # --- overrides in force --------------------------------------------------------------------
 
     def under(self, state: SessionState) -> OverrideInUse | None:
-        """Return the override that holds for calls of a session; None if none does."""
+        """Return the override in force for a session's calls; None if there is none."""
         root = self._root(state)
         if (
             root is None
@@ -82,7 +82,9 @@ class Overrides:
         return OverrideInUse(root.session_id, root.override_expires_at)
 
     def within(self, state: SessionState, path_sandbox: PathSandbox) -> PathSandbox:
-        """Return the path sandbox of a session's call, which lets it ask for paths outside."""
+        """Return the path sandbox of a session's call; under an override it lets the call request paths
+        outside the workspace.
+        """
         return path_sandbox if self.under(state) is None else path_sandbox.asking()
 
     def holds(self, under: OverrideInUse) -> bool:
@@ -107,7 +109,7 @@ class Overrides:
         return OverrideInForce(ttl_seconds=seconds, expires_at=expires_at)
 
     def _root(self, state: SessionState) -> SessionState | None:
-        """Return the session that a task works for; None if it is unknown."""
+        """Return the user's session above a task, or the session itself; None if it is not in memory."""
         for _ in range(TASK_DEPTH_MAX + 1):
             if state.origin is None:
                 return state
@@ -118,7 +120,7 @@ class Overrides:
         return None
 
     def _compute_seconds_left(self, state: SessionState) -> float:
-        """Return the seconds for which a session's override still holds."""
+        """Return the remaining seconds of a session's override."""
         assert state.override_expires_at is not None
         term = self._terms.get(state.session_id)
         if term is None or term.expires_at != state.override_expires_at:
@@ -133,17 +135,17 @@ class Overrides:
         return (datetime.fromisoformat(expires_at) - now).total_seconds()
 
     def _begin(self, session_id: str, expires_at: str, seconds: int | None) -> _Term:
-        """Note the term of an override that was just granted, or found in the log."""
+        """Start tracking an override that was just granted, or found in the log."""
         left = min(self._until(expires_at), seconds or 0)
         term = _Term(expires_at, trio.current_time() + left)
         self._terms[session_id] = term
         self._changed.set()
         return term
 
-    # --- changing ------------------------------------------------------------------------------
+    # --- changes -------------------------------------------------------------------------------
 
     def grant(self, live: LiveSession, seconds: int) -> CommitHandle:
-        """Let a session ask for so many seconds from now on, replacing an earlier term.
+        """Give a session an override for a number of seconds from now, replacing an earlier one.
 
         Raises:
             CommandRejected: ``too_many_overrides``.
@@ -162,7 +164,7 @@ class Overrides:
         return handle
 
     def end(self, live: LiveSession, reason: OverrideEnd) -> CommitHandle | None:
-        """End a session's override and deny the requests under it; None if it had none."""
+        """End a session's override and deny the requests under it; return None if it had none."""
         decided = self.build_end_events(live.state, reason)
         if not decided:
             return None
@@ -183,13 +185,17 @@ class Overrides:
         return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
 
     def forget(self, session_id: str, reason: OverrideEnd, told: CommitHandle) -> None:
-        """Deny the requests under an ended override, once its end is committed."""
+        """Stop tracking an ended override and deny the requests under it.
+
+        Args:
+            told: the commit of the end; if it fails, tracking resumes.
+        """
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
 
         def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is not None and term is not None:
-                # By the log it still holds: it is looked at again.
+                # In the log it is still in force, so its end must be tried again.
                 self._terms.setdefault(session_id, term)
                 self._changed.set()
 
@@ -199,18 +205,16 @@ class Overrides:
         """Stop tracking a deleted session and its override."""
         self._terms.pop(session_id, None)
 
-    # --- in time -------------------------------------------------------------------------------
+    # --- expiry --------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """End every expired override, first those that expired before the start; runs until it is
-        cancelled.
-        """
+        """End every expired override, first those that expired before the start; run until cancelled."""
         await self._resume()
         while True:
             self._changed = trio.Event()
             await self._end_expired()
             waits = (self._compute_term_left(term) for term in self._terms.values())
-            # Expired ones that remain could not be written.
+            # An expired override is still tracked if its end could not be written: try again later.
             wait = min((left if left > 0 else _LOOK_SECONDS for left in waits), default=math.inf)
             at_most = _LOOK_SECONDS if self._terms else math.inf
             with trio.move_on_after(min(wait, at_most)):

@@ -1,6 +1,6 @@
 """The rules in force for a session, and their decision on a call.
 
-``machine.permission`` makes the decision; this module collects its facts.
+``machine.policy.permission`` makes the decision; this module collects its facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nousd.wire.objects.tool_footprint import Access
 
 
 class Permissions(Protocol):
-    """Decides calls by the rules and the mode of their session. A replay has its own implementation."""
+    """Decides on calls by the rules and the mode of their session. A replay implements it, too."""
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         """Return the mode of a session."""
@@ -34,12 +34,12 @@ class Permissions(Protocol):
         """Return whether a call may run.
 
         Args:
-            granted: the rules that the user granted for good in the session's workspace.
+            granted: the rules that the user granted permanently in the session's workspace.
         """
         ...
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """Return the rules of the user's settings, of the project's, and the session's own."""
+        """Return the rules of the user's settings, of the project, and of the session itself."""
         ...
 
 
@@ -47,9 +47,9 @@ class RulePermissions:
     """Permissions from the rules of the settings, of projects, of the session and of the user's grants.
 
     Args:
-        default_mode: the mode of sessions that have none, nor get one from a trusted project.
+        default_mode: the mode of sessions without one of their own or of a trusted project.
         rules: the rules of the user's settings.
-        workspaces: gives the projects of sessions; None for no projects.
+        workspaces: finds the projects of sessions; None to ignore projects.
         is_mode_insisted_on: whether the default wins over a trusted project's mode.
     """
 
@@ -87,7 +87,7 @@ class RulePermissions:
         return judge(Case(tool.name, access, self.mode_of(state), rules))
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
-        """See ``Permissions.rules_of``; without the project's where no call can run any more."""
+        """See ``Permissions.rules_of``; without the project's rules if the workspace cannot be used."""
         with suppress(CommandRejected):
             return await self._in_force(state)
         return (*self._rules, *own_rules(state.rules))
@@ -96,7 +96,7 @@ class RulePermissions:
         own = own_rules(state.rules)
         if self._workspaces is None:
             return (*self._rules, *own)
-        # The workspace of an active run or call is known, whatever becomes of the directory.
+        # The workspace of an active run or call is in memory, even if its directory was removed.
         workspace = self._workspaces.find_in_memory(state) or await self._workspaces.of(state)
         return (*self._rules, *await workspace.project.rules(state.session_id), *own)
 
@@ -106,7 +106,7 @@ def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:
         try:
             check_rule(text, "allow")
         except RuleInvalid:
-            # An earlier version may have accepted what is not a valid rule any more.
+            # An earlier version may have accepted a rule that is no longer valid.
             continue
         yield Rule("allow", text, origin, is_grant=True)
 

@@ -47,7 +47,7 @@ _PASSED_OVER: Final[Mapping[PassedOver, str]] = {
 
 
 class QuestionEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of a question: its ``answers``, or ``by`` whom and why it was rejected.
+    """The end of a question: its ``answers``, or the author (``by``) and ``reason`` of a rejection.
 
     Args:
         client_id: the name of the client that ended it, if it gave one.
@@ -76,7 +76,7 @@ class Questions:
         """Ask the user on behalf of a running call and wait for the answers.
 
         Args:
-            call: the keys of an event of that call.
+            call: the keys that the events of the call share.
 
         Raises:
             Unanswered: no client answers questions, none answered in time, or the user sent a steer
@@ -102,7 +102,7 @@ class Questions:
     async def answer(
         self, question_id: str, answers: UserAnswers, client_id: str | UnsetType = UNSET
     ) -> CommitHandle:
-        """Answer a question; the handle is resolved when that is durable.
+        """Answer a question; the handle is resolved when the answer is durable.
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.
@@ -119,7 +119,7 @@ class Questions:
     async def reject(
         self, question_id: str, reason: str, client_id: str | UnsetType = UNSET
     ) -> CommitHandle:
-        """Reject a question; the handle is resolved when that is durable.
+        """Reject a question; the handle is resolved when the rejection is durable.
 
         Raises:
             CommandRejected: as ``answer``.
@@ -128,7 +128,7 @@ class Questions:
         return self._reject(await self._require_pending(question_id), ended)
 
     def skip_passed_over(self) -> None:
-        """End the questions that nobody waits for any more: their calls say so to the model."""
+        """Reject the questions whose answers are no longer waited for; their calls tell the model."""
         for request, why in self.requests.list_passed_over():
             # A call whose own session is lost ends with its run.
             with suppress(StoreError, SessionNotFound):
@@ -151,7 +151,7 @@ class Questions:
         return Request(asks.question_id, asks, asker)
 
     async def _require_pending(self, question_id: str) -> Request[QuestionAsked, QuestionEnd]:
-        """Return a question that can be answered; nothing is awaited after it was found.
+        """Return a question that can be answered. Nothing is awaited after it is found.
 
         Raises:
             CommandRejected: ``question_not_found``, ``already_answered``.

@@ -1,7 +1,7 @@
-"""Requests that wait for the user: pending, ended, and the ends of recent ones.
+"""Requests that wait for the user, and the ends of recent requests.
 
-A request is in the log before anyone sees it, and its end before its author learns that it counts. The
-first end wins. What is asked, and what an answer means, is decided elsewhere.
+A request is in the log before clients see it, and its end before the author of the end learns that it
+counts. The first end wins. ``approvals`` and ``questions`` define requests and the meaning of answers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ A = TypeVar("A")
 
 
 PassedOver = Literal["steer", "stop"]
-"""Why no answer is waited for any more."""
+"""Why an answer is no longer waited for."""
 
 
 class Asker(NamedTuple):
@@ -49,9 +49,9 @@ class Asker(NamedTuple):
     Args:
         decide: decides events for the call.
         audiences: the readers of the request.
-        passed_over: why no answer is waited for any more: the user sent a steer instead, to the run of
-            the call or to one that waits for that run, or the agent has stopped without it; None while
-            an answer is.
+        passed_over: returns why the answer is no longer waited for: the user sent a steer instead, to
+            the call's run or to a run that waits for that run, or the agent has ended its turn; None
+            while the answer is waited for.
     """
 
     decide: Decide
@@ -63,8 +63,8 @@ class Request(msgspec.Struct, Generic[E, A], eq=False):
     """A pending request.
 
     Args:
-        event: the request, as the log has it.
-        end: its end, once there is one.
+        event: the request as it is logged.
+        end: its end; None while it is pending.
     """
 
     id: str
@@ -77,8 +77,8 @@ class Request(msgspec.Struct, Generic[E, A], eq=False):
 class Requests(Generic[E, A]):
     """All requests of one kind, of all sessions.
 
-    Invariant: a request is in ``_waiting`` from its decision on until its end is decided, and in
-    ``_shown`` from its commit on until its end is committed, or it was given up.
+    Invariant: a request is in ``_waiting`` from its decision until its end is decided, and in ``_shown``
+    from its commit until its end is committed, or until it is given up.
     """
 
     def __init__(self, approvers: Approvers, timeout_seconds: float) -> None:
@@ -89,7 +89,7 @@ class Requests(Generic[E, A]):
         self._ended: OrderedDict[str, tuple[A, CommitHandle]] = OrderedDict()
 
     def obstacle(self, asker: Asker) -> str | None:
-        """Return why no approval can be requested, for people; None if one can."""
+        """Return the reason, worded for people, why no request can be made; None if one can."""
         if not self._approvers.can_answer(asker.audiences):
             return NOBODY_TO_ASK
         if len(self._waiting) >= WAITING_REQUESTS_MAX:
@@ -101,7 +101,7 @@ class Requests(Generic[E, A]):
         return self._waiting.get(request_id)
 
     def list_passed_over(self) -> list[tuple[Request[E, A], PassedOver]]:
-        """Return the requests that nobody waits for any more, and why."""
+        """Return the requests whose answers are no longer waited for, each with the reason."""
         waiting = tuple(self._waiting.values())
         return [(each, why) for each in waiting if (why := each.asker.passed_over()) is not None]
 
@@ -115,9 +115,9 @@ class Requests(Generic[E, A]):
         return len(self._waiting)
 
     async def find_end(self, request_id: str) -> A | None:
-        """Return the end of a recent request, once that is durable; None if it is not known.
+        """Return the end of a recent request, once that end is durable; None if it is unknown.
 
-        A client that is told of an end before would not find it in the log after a crash.
+        If a client learned of it earlier, the end could be missing from the log after a crash.
         """
         if (known := self._ended.get(request_id)) is None:
             return None
@@ -135,7 +135,7 @@ class Requests(Generic[E, A]):
         )
 
     async def wait(self, request: Request[E, A], asking: Sequence[Event]) -> A | None:
-        """Log a request and wait for its end; None if the time ran out."""
+        """Log a request, wait for its end and return it; None after the time limit."""
 
         def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None and request.id in self._waiting:
@@ -153,7 +153,7 @@ class Requests(Generic[E, A]):
         return request.end
 
     def end(self, request: Request[E, A], end: A, decided: Sequence[Event]) -> CommitHandle:
-        """End a request; the handle is resolved when that is durable.
+        """End a request; the handle is resolved when the end is durable.
 
         If this raises, the request stays pending.
         """
@@ -177,7 +177,7 @@ class Requests(Generic[E, A]):
             if request.event.tool_call_id == tool_call_id:
                 del self._waiting[request.id]
                 self._shown.pop(request.id, None)
-                # Its call is closed in the same way, by the daemon's stop as by a recovery.
+                # Nothing is logged here: the events that close the call end the request as well.
                 self._remember(request.id, end, SETTLED)
 
     def _remember(self, request_id: str, end: A, handle: CommitHandle) -> None:
@@ -199,9 +199,8 @@ def with_client(details: dict[str, Any], client_id: str | UnsetType) -> dict[str
 
 
 def status_of(name: str, asks: ToolCallEvent) -> list[Event]:
-    """Return the status event with the same facts, for clients that know only the frozen events.
-
-    A request that belongs to no run has none.
+    """Return the status event with the same facts, for clients that know only the frozen events; none
+    for a request that belongs to no run.
     """
     facts = msgspec.to_builtins(as_logged(asks))
     if "run_id" not in facts:

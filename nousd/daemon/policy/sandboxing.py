@@ -1,4 +1,4 @@
-"""Finds the sandbox that the settings ask for."""
+"""Translates the settings of the sandbox into a detector that finds it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from nousd.tools.sandbox.visible_paths import SandboxChoices
 from nousd.wire.objects.tool_footprint import Access
 
 _RESERVED: Final = (".nousd",)
-"""Files that this daemon obeys."""
+"""Directories whose files this daemon obeys."""
 
 _OF_GIT: Final = ".git"
-"""The parts of a repository that run programs; the sandbox denies them and leaves the rest for commits.
-"""
+"""The sandbox denies only the parts of a repository that run programs, so that commits still work."""
 
 
 def detector(settings: Settings, hidden: Sequence[Path]) -> Detector:
@@ -65,12 +64,12 @@ def build_obeyed_links() -> ObeyedLinks:
 
 
 def compile_obeyed_names() -> Names:
-    """Return the names that programs obey. The first time takes milliseconds, to compile patterns."""
+    """Return the names that programs obey. The first call takes milliseconds to compile patterns."""
     return names_of(places_in_sandbox("closed"), _rows())
 
 
 def _rows(*, but: Collection[str] = ()) -> tuple[ObeyedNames, ...]:
-    """Return the table of files that programs obey, without some names."""
+    """Return the table of files that programs obey, without the names in ``but``."""
     return tuple(
         ObeyedNames(
             files.program, files.when, tuple(place for place in files.places if place not in but)

@@ -1,9 +1,8 @@
-"""Judges the calls of tasks: by everything that holds for the parents' calls, and by the limits of each
-worker.
+"""Decides on the calls of tasks: by the permissions of their parents, and by the limits of each worker.
 
-A task's session names the session whose call made it, and so on up to the user's own session. The
-permissions there, at the moment of each call, hold for the task as well: a narrowed mode, a granted
-rule. If a parent no longer exists, the narrowest mode holds.
+A task's session names the session whose call created it, and so on up to the user's own session. The
+permissions of these sessions at the moment of a call apply to the task as well: a narrowed mode, a
+granted rule. If a parent no longer exists, the narrowest mode applies.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from nousd.wire.objects.tool_footprint import Access
 
 
 class CutPermissions:
-    """Implements ``Permissions`` around another object that knows no tasks.
+    """Implements ``Permissions`` by wrapping an implementation that does not know tasks.
 
     Args:
         sessions: gives the states of parents.
@@ -53,7 +52,7 @@ class CutPermissions:
         line, is_whole = self._line(state)
         mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
         in_sessions = tuple(rule for each in line for rule in each.granted)
-        # Paths are relative to the session of the call, wherever the parents are by now.
+        # Paths are relative to the workspace of the call's session, even if a parent has moved since.
         top = replace(
             line[0],
             permission_mode=mode,

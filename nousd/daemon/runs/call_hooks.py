@@ -1,4 +1,4 @@
-"""The hooks of extensions at the gate of every tool call."""
+"""Runs the hooks of extensions before and after every tool call."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ExtensionCallHooks:
         """See ``CallHooks.before``."""
         if not self._hooks.has("tool_call"):
             return HookOpinions(args)
-        # An extension acts on what a model asks for: it must not be lost behind that.
+        # An extension may act on the request, so a crash must not lose the request afterwards.
         await host.wait_durable()
         fitted = _FittedArguments(tool, args)
         host.extend_idle_deadline(self._hooks.seconds_max("tool_call"))
@@ -70,14 +70,14 @@ class ExtensionCallHooks:
         remarks = _remarks(host, outcome.failures)
         if not outcome.changed_by:
             return ShownResult(result, remarks=remarks)
-        # What hooks answer holds no secrets any more.
+        # Secrets are already redacted in the texts that hooks return.
         shown = head_of(scrub(outcome.text), NO_SECRETS).text
         changed = msgspec.structs.replace(result, text=shown, is_error=outcome.is_error)
         return ShownResult(changed, outcome.changed_by, remarks)
 
 
 class _FittedArguments:
-    """The arguments of a call in the form that its tool receives, while hooks change them."""
+    """The arguments of a call as its tool will receive them, while hooks change them."""
 
     def __init__(self, tool: Tool, args: Any) -> None:
         self._tool = tool

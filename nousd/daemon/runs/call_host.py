@@ -1,8 +1,8 @@
 """The daemon's side of tool calls, shared by runs and by clients' own calls.
 
 It judges calls by the permissions of their session, holds output that is too large for an event until
-the next commit, asks the user, and gives tools their context. How events are logged, what they belong
-to and what ends a call early is up to ``run_host`` and ``client_calls``.
+the next commit, asks the user, and gives tools their context. ``run_host`` and ``client_calls`` log the
+events under the keys of a run or a call, and end calls early.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LiveCallHost(ABC):
     def __init__(self, live: LiveSession, services: RunServices) -> None:
         self.live = live
         self.last_handle = CommitHandle()
-        """The newest events of the call or its run, on their way into the log."""
+        """The handle of the newest events of the call or its run."""
         self._services = services
         self._kept: list[Artifact] = []
 
@@ -58,16 +58,16 @@ class LiveCallHost(ABC):
 
     @abstractmethod
     def call_keys(self, tool_call_id: str) -> Mapping[str, Any]:
-        """Return the keys of an event of an active call."""
+        """Return the keys that the events of an active call share."""
 
     @property
     @abstractmethod
     def audiences(self) -> tuple[Audience, ...]:
-        """The readers of the call's requests."""
+        """The subscribers that see the call's requests."""
 
     @abstractmethod
     def get_skip_reason(self) -> PassedOver | None:
-        """Return why no answer is waited for any more; see ``Asker.passed_over``."""
+        """Return why an answer is no longer waited for; see ``Asker.passed_over``."""
 
     @abstractmethod
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
@@ -156,7 +156,7 @@ class LiveCallHost(ABC):
 
 
 class _WatchedFile:
-    """Reads a spooled output for the store; each read counts as a sign of life of the call."""
+    """Reads a spooled output for the store; each read counts as activity of the call."""
 
     def __init__(self, spooled: SpooledFile, extend_idle_deadline: ExtendIdleDeadline) -> None:
         self.artifact_id = spooled.artifact_id

@@ -1,6 +1,6 @@
-"""Tool calls as the log knows them: attempts, results, and the facts that the next attempt needs.
+"""Reads tool calls from the log: attempts, results, and the facts that the next attempt needs.
 
-A row has the state of an attempt and the range of its events; everything else is read from the events.
+A row has the state of an attempt and the range of its events; all other facts are read from the events.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _STEPS: Final = frozenset(
 
 
 _TREE_PAGE: Final = 1000
-"""Entries that are read at a time."""
+"""Maximum entries to read at a time."""
 
 
 class CallRecords:
@@ -70,7 +70,7 @@ class CallRecords:
         )
 
     async def earlier(self, session_id: str, call: ToolCall) -> EarlierAttempts:
-        """Return the outcome of an earlier attempt at a model's call."""
+        """Return the facts about earlier attempts at a model's call."""
         # The last events of a run that was just stopped may still be pending.
         await self._store.flush()
         last = await self._store.tool_call(call.tool_call_id, None)
@@ -90,10 +90,10 @@ class CallRecords:
     async def find_earlier_attempt(
         self, context: Sequence[Entry], call: ToolCall, *, runtime: str, run_id: str
     ) -> ToolCall | None:
-        """Return the call that this one is another attempt at; see ``AgentHost.find_earlier_call``.
+        """Return the call that this one attempts again; see ``AgentHost.find_earlier_call``.
 
         Args:
-            run_id: the run that asks.
+            run_id: the run of the new attempt.
         """
         if not call.runtime_tool_call_id:
             return None
@@ -120,8 +120,8 @@ class CallRecords:
     async def _reconstruct_earlier(self, session_id: str, call: ToolCall) -> EarlierAttempts:
         """Return the facts about a call that has no row.
 
-        Its run may have been deleted with its session, which a branch outlives; and the first version
-        of the log had no requests.
+        Its run may have been deleted with its session, while a branch still has the call; and the first
+        version of the log had no ``tool_call_requested`` events.
         """
         entry = await self._store.entry(session_id, message_of(call.tool_call_id))
         assert isinstance(entry, MessageEntry)
@@ -135,8 +135,8 @@ class CallRecords:
         return EarlierAttempts(attempts, may_have_run)
 
     async def _find_last_attempt(self, session_id: str, call: ToolCall) -> int:
-        """Return the last attempt of which the session has the result; 0 for none. The next one must
-        not give its result the same id.
+        """Return the last attempt whose result is in the session; 0 for none. The result of the next
+        attempt must not have the same entry id.
         """
         last, after = 0, message_of(call.tool_call_id)
         while nodes := await self._store.tree(session_id, after=after, limit=_TREE_PAGE):

@@ -1,6 +1,7 @@
-"""Tool calls that clients make themselves, without a model: a task for each, through the one gate.
+"""Runs the tool calls of clients, which need no model: one task for each, through the same gate.
 
-Such a call takes no run lock and leaves nothing in the transcript. Its events belong to no run.
+Such a call does not reserve the session for a run and adds nothing to the transcript. Its events belong
+to no run.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class ClientCall(LiveCallHost):
         if ends:
             self.decide(ends)
 
-    # --- the gate's side (CallHost) ----------------------------------------------------------
+    # --- CallHost ----------------------------------------------------------------------------
 
     @property
     def where(self) -> Mapping[str, Any]:
@@ -117,7 +118,7 @@ class ClientCall(LiveCallHost):
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
-        """Return the readers of this call's requests."""
+        """See ``LiveCallHost.audiences``."""
         return (Audience(self.live.session_id, self.call.tool_call_id),)
 
     def get_skip_reason(self) -> None:
@@ -140,7 +141,7 @@ class ClientCall(LiveCallHost):
         """See ``CallHost.runtime_opinion``."""
         return NO_RUNTIME
 
-    # --- into the log ------------------------------------------------------------------------
+    # --- logging -----------------------------------------------------------------------------
 
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
@@ -152,8 +153,8 @@ class ClientCall(LiveCallHost):
         return handle
 
     def _leave(self, handle: CommitHandle) -> None:
-        """Let go of the session in the step in which clients learn of the end: a command that follows
-        must not find the call.
+        """Remove the call from its session in the step in which clients learn of its end, so that their
+        next command does not find it.
         """
         if handle.failure is None:
             self.live.calls.discard(self)
@@ -198,8 +199,8 @@ class ClientCalls:
     ) -> Deferred | Accepted | None:
         """Return the first acknowledgement of a call that is sent again, else None.
 
-        Memory is asked last, and holds more calls than can have come since the log was asked, so the
-        same call cannot slip in a second time.
+        Memory is read last, and holds more calls than can have arrived since the log was read, so the
+        same call cannot be accepted a second time.
         """
         if client_call_id is None:
             return None
@@ -210,7 +211,7 @@ class ClientCalls:
         return _build_accepted(live, row.tool_call_id)
 
     def require_room(self) -> None:
-        """Raise if no more calls may be active.
+        """Raise if too many calls are active.
 
         Raises:
             CommandRejected: ``too_many_calls``.
@@ -219,7 +220,7 @@ class ClientCalls:
             raise CommandRejected("too_many_calls", details={"limit": CLIENT_CALLS_MAX})
 
     def start(self, live: LiveSession, command: CallTool, workspace: Workspace) -> Deferred:
-        """Start the task of a call, for which there must be room, and return its acknowledgement.
+        """Start the task of a call and return its acknowledgement. Call ``require_room`` first.
 
         Args:
             workspace: the session's current workspace.

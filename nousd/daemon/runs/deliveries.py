@@ -1,4 +1,4 @@
-"""The user's inputs on their way to an agent program, until there is proof that it has them."""
+"""Delivers the user's inputs to an agent program; they are consumed once it proves to have them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nousd.wire.objects.entries import Attachment
 class InputDelivery:
     """Implements ``Delivery`` for inputs that are marked as being delivered.
 
-    ``is_done``: they were delivered, or there are none.
+    ``is_done`` is true once they were delivered, or if there are none.
     """
 
     def __init__(self, turn: Turn, run: DeliveringHost) -> None:
@@ -34,7 +34,7 @@ class InputDelivery:
 
     async def confirm_delivery(self) -> None:
         """See ``Delivery.confirm_delivery``."""
-        # An abort that was accepted has given the inputs back.
+        # If an abort was accepted, the inputs are no longer this run's to deliver.
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.is_done:
             return
@@ -51,8 +51,8 @@ class InputDelivery:
 
 
 async def whole_turn(store: Store, choose: Callable[[], Turn | None]) -> Turn | None:
-    """Return the turn that ``choose`` returns, with whole texts; the caller may decide on it without
-    another await.
+    """Return the turn that ``choose`` returns, with full texts. Nothing is awaited after the last call of
+    ``choose``.
     """
     wholes: dict[str, bytes | None] = {}
     while True:
@@ -62,23 +62,23 @@ async def whole_turn(store: Store, choose: Callable[[], Turn | None]) -> Turn | 
         missing = text_offload.refs_in(turn.inputs).keys() - wholes
         if not missing:
             return Turn(turn.kind, text_offload.whole_inputs(turn.inputs, wholes))
-        # What was accepted a moment ago may still be on its way to the disk.
+        # Inputs that were just accepted may not be committed yet.
         await store.flush()
         wholes |= await wholes_of(store, missing)
 
 
 class DeliveringHost(LiveCallHost):
-    """The part of a run that gives inputs to an agent program: the deliveries of ``AgentHost``, and the
-    steers of ``TurnHost``. The run sets ``run_id``, ``tracker`` and ``steer_told``.
+    """The part of a run that delivers inputs to an agent program: the deliveries of ``AgentHost``, and
+    the steers of ``TurnHost``. ``RunHost`` sets ``run_id``, ``tracker`` and ``steer_told``.
     """
 
     run_id: str
     tracker: LifecycleTracker
     steer_told: trio.lowlevel.ParkingLot
     delivery: InputDelivery | None = None
-    """The inputs of its turn, if they are consumed when they are delivered."""
+    """The delivery of the turn's inputs, if these are consumed when they are delivered."""
     has_stopped_asking = False
-    """The agent has ended its turn: what its calls ask the user is not waited for any more."""
+    """Whether the agent has ended its turn, so that answers of the user are no longer waited for."""
 
     def new_id(self, prefix: str) -> str:
         """See ``TurnHost.new_id``."""
@@ -101,7 +101,7 @@ class DeliveringHost(LiveCallHost):
         while not self.has_pending_steer():
             await self.steer_told.park()
 
-    # --- delivery by proof -------------------------------------------------------------------
+    # --- confirmed delivery ------------------------------------------------------------------
 
     def offer(self, turn: Turn) -> None:
         """Begin a turn whose inputs are consumed when they are delivered."""

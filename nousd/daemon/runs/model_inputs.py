@@ -1,8 +1,8 @@
-"""The chunks of the last model input of each session, so that the next input stores and hashes only
-what is new.
+"""Caches the chunks of each session's last model input, so that the next input stores and hashes only
+new chunks.
 
-They are cached for the sessions used last. For others, and after a restart, they are read from the log:
-the newest ``model_input`` of the session's last runs names the end of the chain.
+The cache has the sessions used last. For others, and after a restart, chunks are read from the log: the
+newest ``model_input`` of the session's last runs names the end of the chain.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from nousd.wire.codec.late_decoder import LateDecoder
 
 KEPT_SESSIONS_MAX: Final = 32
 KEPT_CHARS_MAX: Final = 8 * 1024 * 1024
-"""Maximum bytes of cached messages in all; they are mostly those of cached contexts anyway."""
+"""Maximum total characters of cached messages, most of which are shared with cached contexts."""
 
 _RUNS_LOOKED_AT: Final = 3
 
 QUICK_MESSAGES_MAX: Final = 128
 QUICK_CHARS_MAX: Final = 256 * 1024
-"""Messages, and characters of their texts, that are encoded and hashed in the event loop: about a
-millisecond."""
+"""Up to this many messages and characters of their texts are encoded and hashed in the event loop, which
+takes about a millisecond."""
 
 
 def artifacts_of(stored: StoredInput) -> list[Artifact]:
@@ -53,7 +53,7 @@ def artifacts_of(stored: StoredInput) -> list[Artifact]:
 
 
 async def put_large(store: Store, artifacts: Sequence[Artifact], *, now: str) -> list[Artifact]:
-    """Store large artifacts in steps that let others in between; return the small ones.
+    """Store large artifacts in steps, with other writes in between; return the small ones.
 
     Raises:
         StoreError: some may have been stored.
@@ -79,8 +79,8 @@ class _InMemory:
 
 
 class ModelInputs:
-    """The newest chain of each session. ``last_rest`` belongs to the newest input of all, because most
-    runs have the same tools and instructions.
+    """The newest chain of each session. ``last_rest`` is that of the newest input of any session, because
+    most runs have the same tools and instructions.
     """
 
     def __init__(self, store: Store) -> None:
@@ -107,7 +107,7 @@ class ModelInputs:
             self.forget(next(iter(self._kept)))
 
     def forget(self, session_id: str) -> Chain | None:
-        """Drop the cache of a session, and return it."""
+        """Drop a session's cached chain, and return it."""
         chain = self._kept.pop(session_id, None)
         if chain is not None:
             self._chars -= chain.chars
@@ -123,7 +123,7 @@ class ModelInputs:
         return None
 
     async def _newest_input(self, run_id: str) -> str | None:
-        """Return the id of the node that the run's last answer was asked for with."""
+        """Return the id of the node of the run's last ``model_input`` that requested an answer."""
         wanted = EventFilter(run_id=run_id, types=frozenset({"model_input"}))
         newest: str | None = None
 
@@ -150,7 +150,7 @@ class ModelInputs:
 
 
 class InputsOfRun:
-    """The inputs of one run, each of which continues the one before."""
+    """The model inputs of one run; each continues the previous one."""
 
     def __init__(self, inputs: ModelInputs, session_id: str) -> None:
         self._inputs = inputs
@@ -175,7 +175,7 @@ class InputsOfRun:
             self._inputs.keep(self._session_id, self._chain)
 
     def forget(self) -> None:
-        """A commit failed: the cached chain contains chunks that were not stored."""
+        """Drop the chain after a failed commit, because it contains chunks that were not stored."""
         self._chain = None
         self._inputs.forget(self._session_id)
 
@@ -188,7 +188,7 @@ async def encode_standalone_input(compiled: CompiledInput) -> StoredInput:
 async def _encode_input(
     chain: Chain | None, compiled: CompiledInput, likely: Rest | None
 ) -> StoredInput:
-    """Encode and hash the new messages; in a thread, if that takes so long that others would notice."""
+    """Encode and hash the new messages; in a thread, if that would delay other tasks noticeably."""
     store = partial(
         store_input,
         chain,

@@ -1,6 +1,6 @@
-"""Calls of agent programs that come while no run of their session is open: refused, and recorded.
+"""Records the refusal of calls that agent programs make while their session has no active run.
 
-Like a client's own call such a call has neither run nor turn. Its beginning and its end are one commit.
+Like a client's own call, such a call has neither run nor turn. Its request and its denial are one commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _REASON: Final = "no_active_run: the agent called while no run was open"
 async def record_refused(
     services: RunServices, session_id: str, runtime: str, call: ToolCall
 ) -> None:
-    """Write a refused call into the log of its session. It gets an id of its own.
+    """Log a refused call in its session, under a new id.
 
     Raises:
         SessionNotFound: the session was deleted meanwhile.

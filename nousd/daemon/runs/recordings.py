@@ -1,12 +1,12 @@
-"""The raw streams of model servers, written to files by ``--record``.
+"""Records the raw streams of model servers in files (``--record``).
 
 One exchange is three files in its run's directory: the request, the response, and the facts about them
 (``Exchange``). They contain everything that was sent to the model, so they are as private as the log.
-Keys are in headers, which are not recorded, and where a server repeats a key in one line it is redacted;
-one that a model says in several deltas stands there in their pieces.
+Keys are in headers, which are not recorded. A key that a server repeats within one line is redacted; a
+key that a model spreads over several deltas is not.
 
-A thread writes, so that a slow disk delays nothing. The queue is bounded; past the bound an exchange is
-cut and says so. A failure here never affects a run.
+A thread writes the files, so that a slow disk delays nothing. Its queue is bounded: when it is full, an
+exchange is cut and marked as cut. A failure here never affects a run.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ WAITING_BYTES_MAX: Final = 32 * 1024 * 1024
 """Maximum bytes that wait to be written."""
 
 ENDS_BYTES_MAX: Final = 1024 * 1024
-"""Further room for the ends of exchanges, which say what is missing."""
+"""Additional room for the ends of exchanges, which report whether a part is missing."""
 
 WRITE_BYTES: Final = 512
-"""Counted for each waiting write besides its data."""
+"""Bytes counted for each waiting write in addition to its data."""
 
 RUNS_COUNTED_MAX: Final = 1024
 """Number of runs whose exchanges are counted; far more than are active at once."""
@@ -52,7 +52,7 @@ _KEY_BYTES_MAX: Final = 32 * 1024
 _CLOSING_SECONDS: Final = 5.0
 
 current_run: ContextVar[str | None] = ContextVar("current_run", default=None)
-"""The run whose task this is, or that this task works for."""
+"""The run that the current trio task belongs to."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Recordings:
     def _recorder(self, provider: str) -> Recorder:
         run_id = current_run.get()
         if run_id is None:
-            # For example a summary that a client asked for.
+            # For example, a client has requested a summary.
             return UNRECORDED
         number = self._counts.pop(run_id, 0) + 1
         self._counts[run_id] = number
@@ -104,10 +104,10 @@ class Recordings:
         return _Recorder(self, self._folder / run_id / f"{number}-{provider}", self._redact)
 
     def write(self, path: Path, data: bytes, *, is_end: bool = False) -> bool:
-        """Queue bytes to be appended to a file; return False if too much waits already.
+        """Queue bytes to be appended to a file; return False if the queue is full.
 
         Args:
-            is_end: whether they are the last of an exchange, for which some room is reserved.
+            is_end: whether the bytes end an exchange; some room is reserved for these.
         """
         room = WAITING_BYTES_MAX + (ENDS_BYTES_MAX if is_end else 0)
         with self._lock:
@@ -125,7 +125,7 @@ class Recordings:
             job()
 
     def stop(self) -> None:
-        """Write what waits, and end the thread."""
+        """Let the thread write the waiting bytes, and then end."""
         self._jobs.put(None)
 
     def _append(self, path: Path, data: bytes) -> None:
@@ -204,7 +204,7 @@ class _Recorder:
 
 @contextmanager
 def open_recordings(folder: Path, redact: Callable[[str], str]) -> Iterator[Recordings]:
-    """Provide the recordings of a daemon; at the end of the block everything is written.
+    """Provide the recordings of a daemon. The end of the block waits a bounded time for the last writes.
 
     Raises:
         ConfigError: the directory cannot be created.

@@ -1,11 +1,11 @@
-"""Recovery: balanced ends for everything that a killed process, or a failed commit, left open.
+"""Recovery: closes the runs and calls that a killed process or a failed commit left open.
 
-The events of an open run, or of a client's open call, go through the same lifecycle tracker as when
-they were made, and the same ``closing_events`` close them. The usage of an unfinished model call is
-counted. Nothing runs again by itself; inputs that were not consumed stay pending.
+The events of an open run, or of a client's open call, go through the lifecycle tracker again, and the
+same ``closing_events`` as in a live run close them. The usage of an unfinished model call is counted.
+No run is restarted; inputs that were not consumed stay pending.
 
-It runs at the daemon's start (``app``), and for one session before ``sessions.registry`` reads it from
-the log. After a failed commit ``runs.registry`` asks for that session as soon as its run is over.
+Recovery runs at the daemon's start (``app``), and for one session before ``sessions.registry`` reads it
+from the log. After a failed commit, ``runs.registry`` reads that session as soon as its run is over.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _log = logging.getLogger(__name__)
 
 
 Ends = Callable[[], Awaitable[tuple[Event, ...]]]
-"""Finds the closing events of a session."""
+"""Finds the closing events of a run or a call."""
 
 
 async def close_open_work(
     store: Store, log: Log, clock: Clock, *, session_id: str | None = None
 ) -> int:
-    """End every run and every client's call without an end; return their number.
+    """Close every run and client's call that has no end in the log; return their number.
 
     Args:
-        session_id: only those of this session; None for all, at the start.
+        session_id: the session to close; None for all sessions, at the start.
 
     Raises:
         StoreError: some ends could not be written; the others were, if possible.
@@ -79,7 +79,7 @@ async def close_open_work(
 
 
 async def close_open_work_at_start(store: Store, log: Log, clock: Clock) -> None:
-    """Close open runs and calls at the start. A failing disk does not keep the daemon from serving
+    """Close open runs and calls at the start. A failing disk does not prevent the daemon from serving
     reads: the rest is closed when its session is next used.
     """
     try:

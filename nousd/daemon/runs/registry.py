@@ -1,7 +1,7 @@
 """The registry of active runs: one task for each; starts, finds and stops them.
 
-``run_loop`` carries out a run, ``services`` has what runs share. What carries runs out is
-imported for the first one, or a moment after the daemon's start.
+``run_loop`` carries out a run, and ``services`` has the services that runs share. The modules that carry
+out runs are imported for the first run, or shortly after the daemon's start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TELLING_SECONDS: Final = 1.0
-"""How long the daemon waits at its end for extensions to handle the ends of runs."""
+"""Maximum time that the daemon waits at its stop for extensions to handle the ends of runs."""
 
 
 class Runs:
@@ -49,9 +49,7 @@ class Runs:
         self._telling: dict[str, trio.Event] = {}
 
     def last_activity_at(self, run_id: str, started_at: str) -> str | UnsetType:
-        """Return when a run last showed a sign of life, in the clock's format; UNSET for an
-        ended one.
-        """
+        """Return the time of a run's last activity, in the clock's format; UNSET for an ended run."""
         run = self._active.get(run_id)
         if run is None:
             return UNSET
@@ -71,8 +69,8 @@ class Runs:
         """Start the task of a run, and submit the events that begin it (``last_handle``).
 
         Args:
-            runtime: the one that ``decided`` names.
-            parent: the run whose call of ``task`` it carries out.
+            runtime: the runtime that ``decided`` names.
+            parent: the run whose call of ``task`` this run carries out.
         """
         from nousd.daemon.runs.run_host import RunHost
 
@@ -121,11 +119,11 @@ class Runs:
             await self._services.sessions.get(run.live.session_id)
 
     def require_alone(self, run: TaskRun, message_id: str) -> None:
-        """Raise if another run carries out the calls of a message. A branch has its parent's calls, and
-        two runs would both find that a call has not run.
+        """Raise if another run carries out the calls of a message: a branch has its parent's calls, and
+        both runs would find that a call has not run.
 
         Raises:
-            RunFailed: another run does.
+            RunFailed: ``calls_in_progress``.
         """
         for other in self._active.values():
             if other is not run and other.calls_of == message_id:
@@ -145,7 +143,7 @@ class Runs:
         return list(self._active.values())
 
     async def stop_stale_runs(self) -> None:
-        """End every run without a sign of life for too long; runs until it is cancelled."""
+        """End every run without activity for too long; run until cancelled."""
         while True:
             now = trio.current_time()
             # A run that begins meanwhile is not stale before this.

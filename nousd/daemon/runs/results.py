@@ -1,6 +1,6 @@
 """The ``result`` of a waited-for run, read from the log.
 
-Read again after the run's deltas were pruned, it has the same texts with fewer event ids.
+After the run's deltas were pruned, the result has the same texts with fewer event ids.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def error_of(store: Store, run_id: str) -> events.Error | None:
 
 
 async def _summarise_run(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
-    """Read a run page by page. Return None if it was pruned between two pages: a text came twice."""
+    """Read a run page by page. Return None if it was pruned between two pages, so that a text came twice."""
     summary = _Summary(run_id, prompt_id)
     wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
     await for_each_event(store, wanted, summary.add)
@@ -65,7 +65,7 @@ class _Summary:
     """Collects a run's events, with neighbouring deltas joined, up to the bound.
 
     ``output`` is the last answer to the prompt, or to the last steer that this run accepted. Answers to
-    follow-ups, and to inputs that waited before the run, do not count.
+    follow-ups, and to inputs that were pending before the run, do not count.
 
     Args:
         prompt_id: the id of the prompt's input.
@@ -108,7 +108,7 @@ class _Summary:
             self.events.append(flat)
 
     def join_deltas(self) -> None:
-        """Append the collected deltas to their event; all at once, however many there are."""
+        """Append the collected deltas to their event, all in one step."""
         if self._deltas:
             last = self.events[-1]
             delta = "".join([str(last.delta), *self._deltas])

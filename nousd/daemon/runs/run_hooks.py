@@ -1,7 +1,7 @@
-"""The hooks of extensions around one run.
+"""Calls the hooks of extensions around one run.
 
-A hook that fails is a warning in the run. ``run_loop`` decides when they are called. An extension acts
-on what it is told, so that is durable first.
+A hook that fails is a warning in the run. ``run_loop`` decides when hooks are called. An extension may
+act on the facts that it receives, so these are durable first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class HookedRun(Protocol):
-    """A run, as its hooks need it."""
+    """The interface of a run that its hooks need."""
 
     @property
     def where(self) -> TurnKey: ...
@@ -36,7 +36,7 @@ class HookedRun(Protocol):
     def extend_idle_deadline(self, seconds: float) -> None: ...
 
     async def wait_durable(self) -> None:
-        """Return when all that the run has logged is durable."""
+        """Wait until all logged events of the run are durable."""
 
     def warn(self, code: str, message: str) -> None:
         """Submit a warning."""

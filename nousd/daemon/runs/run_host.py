@@ -1,8 +1,8 @@
 """One active run, as its runtime, its tools and other runs see it.
 
 ``RunHost`` is the ``RunTurnHost`` of a runtime: it logs the decided events, stores model inputs, and
-says what the run may use. ``call_host`` has what tool calls need; ``run_loop`` takes the run from turn
-to turn and ends it.
+gives the run its model, tools and instructions. ``call_host`` serves tool calls; ``run_loop`` takes the
+run from turn to turn and ends it.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class RunHost(DeliveringHost):
     """One active run. It implements ``RunTurnHost`` for its runtime.
 
     Args:
-        others: the registry that the run is in.
-        parent: the run whose call of ``task`` it carries out.
+        others: the registry of active runs.
+        parent: the run whose call of ``task`` this run carries out.
 
-    ``scope``: what the run is carried out in; ``stop`` cancels it.
+    ``scope`` is the cancel scope of the run; ``stop`` cancels it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class RunHost(DeliveringHost):
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
         self.calls_of: str | None = None
-        """The message whose calls it carries out, from the message's end to the next model call."""
+        """The message whose calls the run carries out, from the message's end to the next model call."""
         self.answers = AnswersOfRun()
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
@@ -108,13 +108,13 @@ class RunHost(DeliveringHost):
         self._model_calls = 0
         self._has_new_results = False
         self._results = SETTLED
-        """The batch with the newest results that no model was told yet."""
+        """The handle of the newest tool results that no model has received yet."""
         self._has_answered = False
 
-    # --- its place among runs ----------------------------------------------------------------
+    # --- lifetime and activity ---------------------------------------------------------------
 
     def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> None:
-        """Put the events that start the run into the log."""
+        """Log the events that start the run."""
         self._kept += artifacts
         self.decide(decided)
         self.live.run = self
@@ -135,12 +135,12 @@ class RunHost(DeliveringHost):
         return self._workspace
 
     def leave(self) -> None:
-        """Leave cached context and chunks to later runs of the session."""
+        """Leave the cached context and chunks to later runs of the session."""
         self._context.leave()
         self._inputs.leave()
 
     def stop(self, status: EndStatus) -> None:
-        """End the run early: cancel its task and close what is open. The first stop counts."""
+        """End the run early: cancel its task and withdraw its requests to the user. The first stop counts."""
         if not self.scope.cancel_called:
             self._stopped_as = status
             self.scope.cancel()
@@ -156,18 +156,18 @@ class RunHost(DeliveringHost):
 
     @property
     def active_at(self) -> float:
-        """The time (trio's clock) of the last activity; now while it waits within a limit."""
+        """The time (trio's clock) of the last activity; the current time during a wait with a limit."""
         now = trio.current_time()
         return now if self.tree.is_waiting else min(now, max(self._seen, self._quiet_until))
 
     @property
     def last_activity_at(self) -> str:
-        """``active_at`` in the clock's format: the same text until there is another sign of life."""
+        """``active_at`` in the clock's format: the same text until the next activity."""
         active_at = self.active_at
         if active_at > self._activity_reported:
             self._activity_reported = active_at
             since_now = timedelta(seconds=active_at - trio.current_time())
-            # The clock and trio's time are not read at one instant: the result varies a little.
+            # The two clocks are not read at the same instant, so the result varies a little.
             self._last_activity_at = max(
                 self._last_activity_at, later(self._services.clock.now(), since_now)
             )
@@ -188,7 +188,7 @@ class RunHost(DeliveringHost):
 
     @property
     def stopped_as(self) -> EndStatus:
-        """The status with which the run ends if it is stopped; its tasks end in the same way."""
+        """The status of the run if it is stopped; its tasks end with the same status."""
         return self._stopped_as
 
     @property
@@ -204,7 +204,7 @@ class RunHost(DeliveringHost):
             del where["turn_id"]
         return where
 
-    # --- the runtime's side (RunTurnHost) ----------------------------------------------------
+    # --- RunTurnHost -------------------------------------------------------------------------
 
     @property
     def turn(self) -> RunHost:
@@ -256,7 +256,7 @@ class RunHost(DeliveringHost):
 
     async def wait_results(self) -> None:
         """See ``TurnHost.wait_results``."""
-        # What is held is not in the log yet, but its runtime knows it.
+        # Events that are held back are not in the log yet, although the runtime knows them.
         results, self._results = self._results, SETTLED
         if self.is_holding:
             await self.wait_durable()
@@ -310,7 +310,7 @@ class RunHost(DeliveringHost):
         store = self._services.store
         artifact = await store.artifact(artifact_id)
         if artifact is None:
-            # It may have been accepted a moment ago and not be on the disk yet.
+            # It may belong to an input that was just accepted and is not committed yet.
             await store.flush()
             artifact = await store.artifact(artifact_id)
         if artifact is None:
@@ -321,7 +321,7 @@ class RunHost(DeliveringHost):
         """See ``TurnHost.extend_idle_deadline``."""
         self._seen = trio.current_time()
         quiet_until = self._seen + seconds
-        # With other calls at work, one that speaks again does not end their silence.
+        # While other calls run, the activity of one must not shorten the deadline of another.
         if len(self.tracker.tools) > 1:
             quiet_until = max(quiet_until, self._quiet_until)
         self._quiet_until = quiet_until
@@ -405,11 +405,11 @@ class RunHost(DeliveringHost):
         """See ``AgentHost.agent_session``."""
         return self.live.state.agent_session
 
-    # --- into the log ------------------------------------------------------------------------
+    # --- logging -----------------------------------------------------------------------------
 
     def let_calls_overlap(self) -> None:
-        """Let the run have several open calls, and calls beside a message: from now on its brackets are
-        put in order (``Brackets``).
+        """Allow several open calls at a time, and calls during a message: from now on ``Brackets`` puts
+        the run's brackets in order.
         """
         if self._brackets is None:
             self._brackets = Brackets()
@@ -435,8 +435,8 @@ class RunHost(DeliveringHost):
                     if isinstance(event, events.AgentEnd):
                         self.end = event
             else:
-                # Nothing from now on could be written. The log may get other events with the same ids
-                # in the place of these.
+                # No later event of the run can be written. The log may get other events with the same
+                # ids instead of these.
                 self._inputs.forget()
                 self._context.forget()
                 self.scope.cancel()

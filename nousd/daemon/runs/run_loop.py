@@ -1,8 +1,8 @@
-"""One active run, from its start in the log to its one end.
+"""Carries out one run, from its start in the log to its end.
 
-``RunLoop`` takes turns from the session's queue, hands each to the runtime, and ends the run. However a
-run ends (completed, failed, aborted, stopped), the machine's ``closing_events`` close what is open, and
-nothing else does. It does not know other runs, nor what the runtime sees of this one (``run_host``).
+``RunLoop`` takes turns from the session's queue, passes each to the runtime, and ends the run. If a run
+ends early (failed, aborted, stopped), only the machine's ``closing_events`` close its open brackets. The
+loop does not know other runs; ``run_host`` is the side of the run that the runtime sees.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from nousd.daemon.runs.services import RunServices
 
 CLOSING_SECONDS: Final = 3.0
-"""How long a stopped run waits for its ends to reach the disk; the log has them either way, or the
-next start writes them."""
+"""Maximum time that an ended run waits for the commit of its last events; if the commit fails, recovery
+closes the run."""
 
 
 class RunLoop:
     """Carries out one run.
 
     Args:
-        own_prompt: the id of the input that started it; None for a run that resumes.
+        own_prompt: the id of the input that started the run; None for a resumed run.
     """
 
     def __init__(self, host: RunHost, services: RunServices, *, own_prompt: str | None) -> None:
@@ -52,19 +52,19 @@ class RunLoop:
         self._hooks = RunHooks(services.hooks, host)
 
     async def drive(self) -> None:
-        """Carry the run out to its end, unless the session is lost meanwhile. Never raises."""
+        """Carry the run out to its end, unless the session is lost meanwhile. Never raise."""
         host, live = self._host, self._host.live
         outcome = await error_boundary.run_contained(
             self._turns_until_stopped, f"run {host.run_id}"
         )
         if host.scope.cancel_called:
-            outcome = None  # what fails while the run is being stopped comes of that
+            outcome = None  # an error during a stop is a consequence of the stop
         if not live.lost and host.tracker.phase is not Phase.ENDED:
             ended = await error_boundary.run_contained(
                 partial(self._end_early, outcome), "the end of a run"
             )
             if ended is not None:
-                # Ends that fail here are owed to the log, like those of a killed process.
+                # Recovery must close the run, as after a crash.
                 live.lost = True
         if not live.lost:
             host.leave()
@@ -72,24 +72,24 @@ class RunLoop:
             await error_boundary.run_contained(
                 host.last_handle.wait_committed, f"end of {host.run_id}"
             )
-        # The next run may have been accepted while this one's end was on its way to the disk.
+        # The next run may have been accepted while the end of this one was being committed.
         if live.run is host:
             live.run = None
 
     async def _turns_until_stopped(self) -> None:
-        # An error that meets the cancelling comes out of the scope, as a group without it.
+        # An error raised together with ``Cancelled`` leaves the scope as a group without ``Cancelled``.
         with self._host.scope:
             await self._turns()
 
     async def _turns(self) -> None:
         started = self._host.last_handle
-        # Read while the start is on its way to the disk.
+        # Read while the start is being committed.
         await self._host.context()
         workspace = await self._host.enter_workspace()
         await self._host.instructions()
         remark = await workspace.project.remark(self._host.live.session_id)
         await started.wait_committed()
-        # Aborted before it began, it has no turn: the abort has given its prompt back.
+        # A run that is aborted before it begins has no turn: the abort has returned its prompt.
         await trio.lowlevel.checkpoint_if_cancelled()
         if remark is not None:
             self._host.warn("project_config_ignored", text_offload.beginning(remark))
@@ -100,14 +100,14 @@ class RunLoop:
             self._begin_turn(turn)
             await self._hooks.turn_start(turn)
             await self._host.runtime.run_turn(self._host)
-            # A stop that came while this task was already on its way must not look like an end.
+            # A stop that came when this task was already scheduled must not look like a completed run.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._require_delivered()
             await self._hooks.turn_end()
             turn = await self._end_turn()
 
     def _require_delivered(self) -> None:
-        """Fail the run if its turn has ended without its inputs: the next turn would be the same one."""
+        """Fail the run if its turn ended without its inputs: the next turn would have the same inputs."""
         delivery = self._host.delivery
         if delivery is not None and not delivery.is_done:
             raise RunFailed(
@@ -118,9 +118,7 @@ class RunLoop:
             )
 
     async def _next_turn(self) -> Turn | None:
-        """Return the next turn, with whole texts; the caller may decide on it without another
-        await.
-        """
+        """Return the next turn, with full texts. Nothing is awaited after the turn is chosen."""
         return await whole_turn(self._services.store, self._choose_turn)
 
     def _choose_turn(self) -> Turn | None:
@@ -134,9 +132,9 @@ class RunLoop:
         )
 
     def _begin_turn(self, turn: Turn) -> None:
-        """Put the turn's beginning on its way into the log. The model is asked meanwhile: what it
-        says comes behind this in the log, and a tool call waits for both. What a runtime says before
-        it first waits is there in time for the same commit.
+        """Submit the beginning of the turn without waiting for its commit. The model is called
+        meanwhile: its output follows in the log, and a tool call waits for both. Events that the runtime
+        emits before it first waits are part of the same commit.
         """
         if self._host.runtime.consumes_on_delivery:
             self._host.offer(turn)
@@ -154,8 +152,8 @@ class RunLoop:
         )
 
     async def _end_turn(self) -> Turn | None:
-        """End the turn and return the next one; if no input waits, end the run and return None. In one
-        step, so that an input is either seen here or refused because there is no run any more.
+        """End the turn and return the next one; if no input waits, end the run and return None. Nothing
+        is awaited in between, so an input is either seen here or refused because the run has ended.
         """
         turn = await self._next_turn()
         ends: list[Event] = [events.TurnEnd(**self._host.tracker.where)]
@@ -208,7 +206,7 @@ class RunLoop:
         self._host.decide([*remarks, *first, *appended, end])
 
     def _is_model_asked(self) -> bool:
-        """Return whether the model is at work, and not only calls of which none has its bracket open."""
+        """Return whether a model call is in progress: a message, or a turn without tool calls, is open."""
         tracker = self._host.tracker
         return tracker.phase is Phase.MESSAGE or (tracker.phase is Phase.TURN and not tracker.tools)
 

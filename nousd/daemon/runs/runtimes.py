@@ -1,4 +1,4 @@
-"""The runtimes that a daemon has, by name, and which of them a session works with."""
+"""The runtimes of a daemon by name, and the choice of a session's runtime."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from nousd.machine.session.state import SessionState
 from nousd.runtimes.interface import Runtime
 
 MakeRuntime = Callable[[], Runtime]
-"""Makes a runtime, which takes imports that the daemon's start does not need."""
+"""Makes a runtime; imports modules that the daemon's start does not need."""
 
 
 class Runtimes:
     """All runtimes of a daemon.
 
     Args:
-        native: that of sessions that name none.
-        others: those that drive an agent program, by name; each is made when it is first used.
-        configured: how the settings describe some of them.
+        native: the runtime of sessions that name none.
+        others: factories of the runtimes that drive agent programs, by name; called on first use.
+        configured: the descriptions of runtimes in the settings.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Runtimes:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all, the native one first."""
+        """The names of all runtimes, the native one first."""
         return (self.default, *self._others)
 
     def forget(self, session_id: str) -> None:
-        """A session is deleted; see ``Runtime.forget``."""
+        """Forget a deleted session; see ``Runtime.forget``."""
         for runtime in self._made.values():
             runtime.forget(session_id)
 
@@ -51,7 +51,7 @@ class Runtimes:
         """Return the runtime of a session's next run.
 
         Raises:
-            CommandRejected: as ``get``, for a session whose runtime is no longer there.
+            CommandRejected: as ``get``, if the session's runtime is no longer configured.
         """
         return self._native if state.runtime is None else self.get(state.runtime)
 
@@ -59,7 +59,7 @@ class Runtimes:
         """Return the runtime with a name.
 
         Raises:
-            CommandRejected: ``runtime_unknown``, with the names that there are.
+            CommandRejected: ``runtime_unknown``, with the names of all runtimes.
         """
         if name not in self._made and name in self._others:
             self._made[name] = self._others[name]()

@@ -1,6 +1,6 @@
 """The services that runs and tool calls share: models, tools, permissions, approvals, the log.
 
-Which runs there are is not known here (``registry``).
+They do not know the active runs (``registry``).
 """
 
 from __future__ import annotations
@@ -47,42 +47,42 @@ from nousd.wire.objects.tool_footprint import Access
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class RunServices:
-    """The services that the runs and tool calls of one daemon share. It knows no run."""
+    """The services that the runs and tool calls of one daemon share."""
 
     sessions: Sessions
-    """A lost one is read from the log again, which closes its run there."""
+    """Reading a lost session from the log again closes its run there."""
     store: Store
     log: Log
     clock: Clock
     runtimes: Runtimes
     summariser: Summariser
-    """Shortens transcripts at a client's request."""
+    """Summarises transcripts at a client's request."""
     models: Models
-    """Which there are, and which is asked where a session names none."""
+    """The models, and the default of sessions that name none."""
     tools: ToolRegistry
-    """As they are at the moment."""
+    """The current tools."""
     contexts: Contexts
     """The contexts of the runs' model calls."""
     inputs: ModelInputs
-    """What models were given last."""
+    """The last model input of each session."""
     workspaces: Workspaces
-    """What depends on the folder that a session works in."""
+    """The workspaces of sessions."""
     permissions: Permissions
-    """What may run."""
+    """Decides which calls may run."""
     approvals: Approvals
     questions: Questions
     overrides: Overrides
-    """Of workspaces, under which more is asked."""
+    """Overrides of workspaces, under which calls may request paths outside."""
     make_context: Callable[[PathSandbox, Emit, ExtendIdleDeadline], ToolContext]
-    """Gives a tool its surroundings, with what it may touch and the given places for its output and for
-    what it says of its own limit.
+    """Makes a tool's context from its path sandbox, a function that receives its output, and a function
+    that extends its idle deadline.
     """
     stale_seconds: float
-    """After how long without a sign of life a run is given up."""
+    """Seconds without activity after which a run is ended."""
     hooks: Hooks = NO_HOOKS
-    """Of extensions."""
+    """The hooks of extensions."""
     secrets: Secrets = NO_SECRETS
-    """The daemon's own."""
+    """The secrets to redact."""
     call_records: CallRecords = field(init=False)
 
     def __post_init__(self) -> None:
@@ -107,14 +107,14 @@ class RunServices:
         return self.choice_of(state, options).model
 
     def new_title(self, state: SessionState, text: str) -> str | None:
-        """Return the title that a text gives a session; None if it has one already, or a name."""
+        """Return the title that a text gives a session; None if it already has a title or a name."""
         if state.title is not None or state.name is not None:
             return None
-        # Cleaned before it is cut, because a part of a secret is not recognised.
+        # Redacted before it is cut, because a part of a secret is not recognised.
         return title_of(self.secrets.redact_output(text[:TITLED_CHARS_MAX]))
 
     def tool_is_active(self, state: SessionState, name: str) -> bool:
-        """True if a session's model may use a tool. Only the built-in ones are a matter of choice."""
+        """Return whether a session's model may use a tool. Only built-in tools can be deactivated."""
         if not has_tool(state.worker, name):
             return False
         active = in_force(state, self.sessions.defaults).active_tools
@@ -124,8 +124,8 @@ class RunServices:
         return tool is not None and tool.source != "builtin"
 
     async def agents_of(self, live: LiveSession) -> Catalogue:
-        """Return the agents that a session has: those that there were when it first asked, and of each
-        what the user's trust lets count now.
+        """Return the agents of a session: those that existed when it first read them, reduced to the parts
+        that the user trusts now.
         """
         if live.agents is None:
             live.agents = await (await self.workspaces.of(live.state)).read_agents()
@@ -137,7 +137,7 @@ class RunServices:
         return await self.permissions.judge(state, granted, tool, access)
 
     async def ask(self, state: SessionState, question: Question, asker: Asker) -> Answer:
-        """Ask whether a call may run; see ``CallHost.ask``. What leads out is asked while it may be."""
+        """Ask whether a call may run; see ``CallHost.ask``. Paths outside need an override."""
         if not question.access.outside:
             return await self.approvals.ask(question, asker)
         under = self.overrides.under(state)
@@ -145,11 +145,11 @@ class RunServices:
         return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
 
     def skip_passed_over(self) -> None:
-        """End what calls ask the user and nobody waits for any more (``Asker.passed_over``)."""
+        """End the requests whose answers are no longer waited for (``Asker.passed_over``)."""
         self.approvals.skip_passed_over()
         self.questions.skip_passed_over()
 
     def withdraw(self, tool_call_id: str) -> None:
-        """Take back what a call asks the user, because it is being stopped."""
+        """Withdraw the requests of a call that is being stopped."""
         self.approvals.withdraw(tool_call_id)
         self.questions.withdraw(tool_call_id)

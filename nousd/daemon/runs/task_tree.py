@@ -1,8 +1,8 @@
-"""The tree of runs that tasks make, and the events that its root repeats from the runs below.
+"""The tree of a run and the runs of its tasks, and the events that the root repeats from the runs below.
 
-The root is the run that a user started, and the one that people look at. So the requests of the runs
-below, and their ends, are repeated there under the same ids, with ``origin`` naming where they happened;
-they are answered as if the root had asked. How a task starts and ends is the job of ``tasks``.
+The root is the run that a user started and watches. So the requests of the runs below, and their ends,
+are repeated there under the same ids, with their session and run as ``origin``; they are answered as if
+the root had made them. ``tasks`` starts and ends tasks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nousd.wire.objects.workers import Origin
 
 
 class RunInTree(Protocol):
-    """An active run, as the tree of tasks needs it."""
+    """The interface of an active run that the tree of tasks needs."""
 
     run_id: str
     live: LiveSession
@@ -37,30 +37,30 @@ class RunInTree(Protocol):
 
     @property
     def where(self) -> TurnKey:
-        """The keys of an event of the open turn."""
+        """The keys that the events of the open turn share."""
         ...
 
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
-        """Put events of the run into the log."""
+        """Log events of the run."""
         ...
 
     def extend_idle_deadline(self, seconds: float) -> None:
-        """Extend the deadline until which the run may be silent."""
+        """Extend the time for which the run may show no activity."""
         ...
 
 
 class TaskTree:
-    """The place of one run in the tree.
+    """The position of one run in the tree.
 
     Args:
-        parent: the run whose call of ``task`` it carries out; None for a root.
+        parent: the run whose call of ``task`` this run carries out; None for a root.
     """
 
     def __init__(self, run: RunInTree, parent: RunInTree | None) -> None:
         self.started = 0
         """Number of tasks started by this run and by its tasks; counted at the root only."""
-        # A weak reference, because the run holds this object: an ended run is freed at once with all
-        # that it read, without the search for cycles, which runs seldom.
+        # A weak reference, because the run holds this object: so an ended run is freed at once with
+        # its data, without the search for cycles, which runs seldom.
         self._place_of = weakref.ref(run)
         self._parent = parent
         self._tasks: set[RunInTree] = set()
@@ -90,13 +90,13 @@ class TaskTree:
 
     @property
     def audiences(self) -> tuple[Audience, ...]:
-        """The readers of the run's requests."""
+        """The subscribers that see the run's requests."""
         runs = (self._run,) if self.root is self._run else (self._run, self.root)
         return tuple(Audience(run.live.session_id, run.run_id) for run in runs)
 
     @contextmanager
     def track_task(self, task: RunInTree) -> Iterator[None]:
-        """Keep the run as alive as the task that it waits for, while the block lasts."""
+        """Suspend the run's idle deadline during the block: the task has its own."""
         self._tasks.add(task)
         try:
             yield
@@ -160,7 +160,7 @@ _ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
 
 
 def at_root(event: ApprovalEvent, where: TurnKey) -> list[Event]:
-    """Return an event as the root repeats it, with a status if it is a request."""
+    """Return the events with which the root repeats an event: a copy, and a status if it is a request."""
     assert isinstance(event.run_id, str)
     origin = Origin(session_id=event.session_id, run_id=event.run_id)
     told = msgspec.structs.replace(event, **where, origin=origin)
