@@ -1,8 +1,8 @@
-"""``nousd serve``: locks, store, sockets and signals, in the order that keeps the daemon's promises.
+"""``nousd serve``: locks, store, sockets and signals, in the order that the daemon's guarantees need.
 
 Start: take the locks, open the log and the sockets, so that every refusal comes before any change; then
-close what a killed process left open; then serve. Stop: refuse commands, end runs, remove the sockets,
-write pending output within a grace period, flush the log, release the locks.
+close the runs and calls that a killed process left open; then serve. Stop: refuse commands, end runs,
+remove the sockets, write pending output within a grace period, flush the log, release the locks.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ _SWITCH_SECONDS: Final = 0.0005
 """How long a worker thread may hold the interpreter. The default of 5 ms is a visible delay."""
 
 ServeBeside = Callable[[Services], Awaitable[None]]
-"""Serves clients until the daemon closes; returns when their output is written or a grace period is
-over."""
+"""Serves the clients of another server until the daemon closes; returns when their output is written or
+a grace period is over."""
 
 Door = Callable[[Callable[[str], None]], AbstractAsyncContextManager[ServeBeside]]
 """Opens another server, such as HTTP, whose clients wait until the daemon is ready. Its argument
@@ -71,7 +71,7 @@ registers secrets for redaction. Raises ConfigError."""
 
 
 class _Entrances(NamedTuple):
-    """The listening sockets, what closes them, and what the daemon behind them does, for its log."""
+    """The listening sockets, the stack that closes them, and a summary of the settings for the log."""
 
     listeners: Listeners
     beside: ServeBeside | None
@@ -86,7 +86,7 @@ def serve(settings: Settings, door: Door | None = None) -> int:
     """Run the daemon until a signal stops it.
 
     Args:
-        door: another server beside the two sockets.
+        door: opens another server in addition to the two sockets.
 
     Returns:
         0 after an orderly stop.
@@ -98,7 +98,7 @@ def serve(settings: Settings, door: Door | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     give_back_large_blocks()
     allow_many_descriptors()
-    # For what extensions start, too.
+    # Also for programs that extensions start.
     os.environ[INSIDE] = "1"
     trio.run(_serve, settings, door)
     return 0
@@ -115,7 +115,7 @@ async def _serve(settings: Settings, door: Door | None) -> None:
         )
     )
     async with AsyncExitStack() as stack:
-        # From the very start: a signal that arrives while starting is obeyed after the start.
+        # Opened first, so that a signal that arrives during the start is obeyed after it.
         signals = stack.enter_context(trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT))
         stack.enter_context(
             configure_logging(settings.log_file, verbose=settings.verbose, redactor=redactor)
@@ -157,7 +157,7 @@ def _summary(settings: Settings, model: str) -> str:
 
 
 def _prepare_folders(settings: Settings) -> None:
-    """Make a directory of our own private, and our files; only check a directory that the user named."""
+    """Make the daemon's own directories and files private; only check directories named by the user."""
     runtime_dir = settings.socket.parent
     if settings.socket == locations.default_socket():
         prepare_own_folder(runtime_dir, "runtime folder")
@@ -176,7 +176,7 @@ async def _serve_until_signal(
         connections.start_soon(_accept, listeners.command, partial(serve_commands, services))
         connections.start_soon(_accept, listeners.events, partial(serve_events, services))
         if beside is not None:
-            # A fault in that server costs its clients the connection, and affects no other client.
+            # An error in that server ends the connections of its clients and affects no others.
             served = partial(beside, services)
             connections.start_soon(
                 error_boundary.run_contained, served, "the way in beside the sockets"
@@ -198,8 +198,8 @@ async def _serve_until_signal(
 
 
 def load_late_modules() -> None:
-    """Import the modules that the first answer does not need. No command, run or tool waits for it
-    then, and a daemon whose files are replaced beneath it goes on with the code that it began with.
+    """Import the modules that the first response does not need. Later no command, run or tool waits for
+    imports, and a daemon whose files are replaced continues with the code that it started with.
     """
     import nousd.daemon.runs.run_hooks
     import nousd.daemon.runs.run_host

@@ -40,9 +40,9 @@ class Services(msgspec.Struct, kw_only=True):
     """The daemon's services, passed to every handler.
 
     Args:
-        workspaces: everything that depends on a session's directory.
+        workspaces: the workspaces of sessions.
         command_timeout_seconds: how long a ``prompt`` with ``wait: true`` waits for its run.
-        line_bytes_max, answer_bytes_max, run_answer_bytes_max: the limits that are settings.
+        line_bytes_max, answer_bytes_max, run_answer_bytes_max: the configurable limits.
         line_budget: memory that the long lines of all connections may use together.
         transcripts: cache of the transcripts read last.
         hooks: the hooks of all extensions.
@@ -82,5 +82,5 @@ class Services(msgspec.Struct, kw_only=True):
     handled: RecentReplies = msgspec.field(default_factory=RecentReplies)
 
     def restrict(self) -> Services:
-        """Return the services for a client that is held to the workspaces that the settings allow."""
+        """Return the services for a client that may only use the workspaces that the settings allow."""
         return msgspec.structs.replace(self, workspaces=self.workspaces.restrict_to_roots())

@@ -51,8 +51,8 @@ class InputDelivery:
 
 
 async def whole_turn(store: Store, choose: Callable[[], Turn | None]) -> Turn | None:
-    """Return the turn that ``choose`` returns, with full texts. Nothing is awaited after the last call of
-    ``choose``.
+    """Return the turn that ``choose`` returns, with full texts. Nothing is awaited after the last call
+    of ``choose``.
     """
     wholes: dict[str, bytes | None] = {}
     while True:

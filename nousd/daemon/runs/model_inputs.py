@@ -79,8 +79,8 @@ class _InMemory:
 
 
 class ModelInputs:
-    """The newest chain of each session. ``last_rest`` is that of the newest input of any session, because
-    most runs have the same tools and instructions.
+    """The newest chain of each session. ``last_rest`` is that of the newest input of any session,
+    because most runs have the same tools and instructions.
     """
 
     def __init__(self, store: Store) -> None:

@@ -1,6 +1,7 @@
 """Records the refusal of calls that agent programs make while their session has no active run.
 
-Like a client's own call, such a call has neither run nor turn. Its request and its denial are one commit.
+Like a client's own call, such a call has neither run nor turn. Its request and its denial are one
+commit.
 """
 
 from __future__ import annotations

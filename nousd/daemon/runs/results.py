@@ -53,7 +53,7 @@ async def error_of(store: Store, run_id: str) -> events.Error | None:
 
 
 async def _summarise_run(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
-    """Read a run page by page. Return None if it was pruned between two pages, so that a text came twice."""
+    """Read a run page by page. Return None if a text came twice because the run was pruned meanwhile."""
     summary = _Summary(run_id, prompt_id)
     wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
     await for_each_event(store, wanted, summary.add)

@@ -140,7 +140,7 @@ class RunHost(DeliveringHost):
         self._inputs.leave()
 
     def stop(self, status: EndStatus) -> None:
-        """End the run early: cancel its task and withdraw its requests to the user. The first stop counts."""
+        """End the run early: cancel it and withdraw its requests to the user. The first stop counts."""
         if not self.scope.cancel_called:
             self._stopped_as = status
             self.scope.cancel()

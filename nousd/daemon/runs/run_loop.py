@@ -100,14 +100,14 @@ class RunLoop:
             self._begin_turn(turn)
             await self._hooks.turn_start(turn)
             await self._host.runtime.run_turn(self._host)
-            # A stop that came when this task was already scheduled must not look like a completed run.
+            # A stop that came when this task was already scheduled must not look like a completion.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._require_delivered()
             await self._hooks.turn_end()
             turn = await self._end_turn()
 
     def _require_delivered(self) -> None:
-        """Fail the run if its turn ended without its inputs: the next turn would have the same inputs."""
+        """Fail the run if its turn ended without its inputs: the next turn would have the same ones."""
         delivery = self._host.delivery
         if delivery is not None and not delivery.is_done:
             raise RunFailed(
@@ -206,7 +206,7 @@ class RunLoop:
         self._host.decide([*remarks, *first, *appended, end])
 
     def _is_model_asked(self) -> bool:
-        """Return whether a model call is in progress: a message, or a turn without tool calls, is open."""
+        """Return whether a model call is in progress: in a message, or in a turn without tool calls."""
         tracker = self._host.tracker
         return tracker.phase is Phase.MESSAGE or (tracker.phase is Phase.TURN and not tracker.tools)
 

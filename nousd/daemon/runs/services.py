@@ -124,8 +124,8 @@ class RunServices:
         return tool is not None and tool.source != "builtin"
 
     async def agents_of(self, live: LiveSession) -> Catalogue:
-        """Return the agents of a session: those that existed when it first read them, reduced to the parts
-        that the user trusts now.
+        """Return the agents of a session: those that existed when it first read them, reduced to the
+        parts that the user trusts now.
         """
         if live.agents is None:
             live.agents = await (await self.workspaces.of(live.state)).read_agents()

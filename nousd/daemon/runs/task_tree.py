@@ -160,7 +160,7 @@ _ASKING: Final = tuple(events.EVENT_TYPES[kind] for kind in ASKS)
 
 
 def at_root(event: ApprovalEvent, where: TurnKey) -> list[Event]:
-    """Return the events with which the root repeats an event: a copy, and a status if it is a request."""
+    """Return the events with which the root repeats an event: a copy, and a status for a request."""
     assert isinstance(event.run_id, str)
     origin = Origin(session_id=event.session_id, run_id=event.run_id)
     told = msgspec.structs.replace(event, **where, origin=origin)

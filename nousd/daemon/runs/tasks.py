@@ -43,7 +43,7 @@ class TaskRun(RunInTree, Protocol):
 
     @property
     def stopped_as(self) -> EndStatus:
-        """The status with which the run ends if it is stopped."""
+        """The status of the run if it is stopped."""
         ...
 
     @property
@@ -57,13 +57,13 @@ class TaskRun(RunInTree, Protocol):
 
 
 class RunRegistry(Protocol):
-    """The registry of active runs, as one of them needs it."""
+    """The interface of the registry of active runs that a run needs."""
 
     def require_alone(self, run: TaskRun, message_id: str) -> None:
-        """Make sure that no other run carries out the calls of a message.
+        """Raise if another run carries out the calls of a message.
 
         Raises:
-            RunFailed: another run does.
+            RunFailed: ``calls_in_progress``.
         """
         ...
 
@@ -144,7 +144,7 @@ class TasksOfCall:
         what = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
         await self._end_of(run, emit, what)
         end = run.end
-        # A task whose end could not be written gets it at the next start.
+        # If the end of a task could not be written, recovery writes it.
         status: EndStatus = "interrupted" if end is None else end.status
         await emit(f"{what}: {status}\n")
         return TaskResult(
@@ -172,7 +172,7 @@ class TasksOfCall:
         """Return the worker of a task, restricted to the parent's tools.
 
         Raises:
-            ToolError: there is no such agent.
+            ToolError: the agent does not exist, or a rule of the worker is invalid.
         """
         worker = task.worker or WorkerSpec()
         if task.agent is not None:
@@ -191,7 +191,7 @@ class TasksOfCall:
         """Return the model that a worker names, as settings of a session.
 
         Raises:
-            ToolError: it cannot be asked.
+            ToolError: the model is unknown, or its provider cannot be used.
         """
         if worker.model is UNSET:
             return {}

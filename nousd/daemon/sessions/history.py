@@ -1,10 +1,10 @@
-"""The effective part of a session's transcript, read backwards from the leaf as far as needed.
+"""Reads the effective part of a session's transcript, backwards from the leaf as far as needed.
 
-The last transcript is cached, because the next run mostly continues where the previous one ended.
+The last transcript is cached, because the next run usually continues where the previous one ended.
 Entries never change, so a cached transcript stays valid for as long as the session has its leaf.
 
 All texts are whole: those that are too long for the log are read from their artifacts
-(``machine.text_offload``).
+(``machine.context.text_offload``).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _log = logging.getLogger(__name__)
 _FIRST_PAGE_ENTRIES: Final = 64
 _PAGE_GROWTH: Final = 8
 _PAGE_ENTRIES_MAX: Final = 4096
-"""A page is eight times the one before, so that no path takes many and little more is read than needed,
-up to what the event loop looks through in a millisecond or two.
+"""Each page has eight times the entries of the previous one, so that a path takes few pages and little
+is read unnecessarily. The event loop looks through the maximum in a millisecond or two.
 """
 
 _FREED_AT_ONCE: Final = 4096
-"""A millisecond."""
+"""Entries to free in one step, which takes about a millisecond."""
 
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 
@@ -54,7 +54,7 @@ class Context(msgspec.Struct, frozen=True):
 
     Args:
         tokens: its estimated size.
-        grown: what the last model input made of it has in common with the next.
+        grown: the parts of the last model input that the next one can reuse.
     """
 
     entries: Sequence[Entry]
@@ -69,7 +69,7 @@ class Contexts:
     """Provides contexts: the path from the root to a leaf, from the last compaction on if there is one.
 
     Args:
-        tokens_max: where reading stops; anything before could not be sent to a model anyway.
+        tokens_max: the size at which reading stops; older entries could not be sent to a model.
     """
 
     def __init__(self, store: Store, *, tokens_max: int) -> None:
@@ -86,7 +86,7 @@ class Contexts:
             self._kept.move_to_end(live.session_id)
             return kept
         if live.committed.leaf_id != leaf_id:
-            # The store has what is committed, and this leaf is not yet.
+            # The store has only committed entries, and this leaf is not committed yet.
             await self._store.flush()
         return await self.read(live.session_id, leaf_id)
 
@@ -96,7 +96,7 @@ class Contexts:
         return Context(path, tokens, InputCache())
 
     async def read_entries(self, session_id: str, leaf_id: str | None) -> list[Entry]:
-        """Read the context of any committed leaf, as a list of the caller's own."""
+        """Read the context of any committed leaf, as a new list that the caller may change."""
         path, _ = await self._read(session_id, leaf_id)
         return path
 
@@ -161,13 +161,13 @@ class ContextOfRun:
 
     @property
     def grown(self) -> InputCache:
-        """That of the transcript as it was read last."""
+        """The input cache of the context as it was last read."""
         return self._known.grown
 
     def append(self, entry: Entry) -> None:
-        """Extend it with an entry at the session's leaf."""
+        """Extend the context with an entry at the session's leaf."""
         if not text_offload.is_whole(entry):
-            # It was cut when it was accepted: its text is read with the others.
+            # Its text was cut when it was accepted: read the context again, with whole texts.
             self._entries = None
         if self._entries is not None:
             self._entries = transcript.with_entry(self._entries, entry)
@@ -181,7 +181,7 @@ class ContextOfRun:
         return ""
 
     def leave(self) -> None:
-        """Leave it to the session's next run."""
+        """Leave the context to the session's next run."""
         if self._entries is None:
             return
         count, tokens = len(self._known.entries), self._known.tokens
@@ -192,7 +192,7 @@ class ContextOfRun:
         self._contexts.keep(self._live.session_id, self._leaf_id, context)
 
     def forget(self) -> None:
-        """A commit failed: the cached context contains entries that never came to be."""
+        """Drop the cached context after a failed commit: it contains entries that were not stored."""
         self._contexts.forget(self._live.session_id)
 
 
@@ -205,8 +205,8 @@ def _find_first_kept(entries: Sequence[Entry]) -> str | None:
 
 
 async def let_go(entries: list[Entry]) -> None:
-    """Empty a list that may have the last references to its entries, a few at a time: nothing else runs
-    while Python frees one list.
+    """Empty a list that may have the last references to its entries, in steps: no other task runs while
+    Python frees the entries.
     """
     while entries:
         del entries[-_FREED_AT_ONCE:]
@@ -217,7 +217,7 @@ async def let_go(entries: list[Entry]) -> None:
 
 
 async def wholes_of(store: Store, refs: Iterable[str]) -> dict[str, bytes | None]:
-    """Read the artifacts of texts; None for one that is not there."""
+    """Read the artifacts of texts; None for a missing one."""
     wholes: dict[str, bytes | None] = {}
     for ref in refs:
         artifact = await store.artifact(ref)
@@ -233,8 +233,8 @@ async def whole_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[Que
 
 
 async def fit_inputs(store: Store, inputs: Sequence[QueuedInput]) -> tuple[QueuedInput, ...]:
-    """Return committed inputs as one response has room for them: all of them, with whole texts up to a
-    page; of further long texts the beginnings.
+    """Return all of the committed inputs so that they fit into one response: with whole texts up to one
+    page, and with the beginnings of the other long texts.
     """
     shown: list[QueuedInput] = []
     room = PAGE_BYTES_MAX
@@ -263,7 +263,7 @@ async def whole_path(
     size = 0
     for entry in reversed(path.entries):
         refs = text_offload.refs_in((entry,))
-        # Texts that the page has no room for are not even read.
+        # Texts that do not fit into the page are not even read.
         if newest_first and size + sum(refs.values()) > bytes_max:
             break
         whole = text_offload.whole_entry(entry, await wholes_of(store, refs))

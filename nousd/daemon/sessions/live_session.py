@@ -1,4 +1,4 @@
-"""One session in memory: the decided state, the committed state, and the way from one to the other.
+"""One session in memory: the decided state, the committed state, and the step from one to the other.
 
 A decision is made in one step of the event loop on ``state``, folded into it at once, and submitted to
 the log. When it is committed, the same value becomes ``committed``, the state that clients see. So any
@@ -30,15 +30,15 @@ from nousd.wire.objects.entries import ToolCall
 from nousd.wire.responses import Accepted
 
 _REMEMBERED_INPUTS: Final = 1024
-"""Client message ids remembered per session, at least as many as can be on their way at once."""
+"""Client message ids remembered per session, at least as many as can wait for a commit at once."""
 
 
 Follow = Callable[[Sequence[events.Event], Sequence[events.Event]], None]
-"""Receives events as they were decided, and as they stand in the log."""
+"""Receives events as they were decided, and as they are logged."""
 
 
 class SessionRun(Protocol):
-    """The active run of a session, as the session and its commands need it."""
+    """The interface of an active run that its session and the commands need."""
 
     run_id: str
     ended: trio.Event
@@ -48,7 +48,7 @@ class SessionRun(Protocol):
         ...
 
     def tell_steer(self) -> None:
-        """Say that there is a steer, which the run may be waiting for."""
+        """Wake the run if it waits for a steer."""
         ...
 
     def tell_conflict(self, client_id: str | None) -> None:
@@ -111,14 +111,14 @@ class LiveSession:
         If this raises, nothing has happened.
 
         Args:
-            artifacts: artifacts to which the events refer, besides those that the log itself makes of
-                them.
+            artifacts: artifacts to which the events refer, in addition to those that the log makes from
+                their long texts.
             follow: called when the events are certain to be submitted; if it raises, they are not.
 
         Raises:
-            StoreFull, WriteFailed: an earlier commit failed, so that this was decided on what never
-                came to be.
-            SessionNotFound: it was deleted meanwhile.
+            StoreFull, WriteFailed: an earlier commit failed, so that the events were decided on a state
+                that is void.
+            SessionNotFound: the session was deleted meanwhile.
             CommandRejected: ``deletion_scheduled``.
         """
         if self.lost:
@@ -163,9 +163,9 @@ class LiveSession:
     def remember(
         self, client_message_id: str, acknowledgement: Deferred, request_hash: str
     ) -> None:
-        """Remember the acknowledgement of an input, for when the client sends it again.
+        """Remember the acknowledgement of an input, in case the client sends it again.
 
-        Once it is committed, the log has it, for every lookup that begins later.
+        Lookups that begin after its commit find it in the log.
         """
         said = acknowledgement.payload
         assert isinstance(said, Accepted)
@@ -182,8 +182,8 @@ class LiveSession:
 
     @contextmanager
     def retain_accepted(self) -> Iterator[None]:
-        """Keep in ``accepted``, while the block lasts, every input that may have reached the log since
-        the block began.
+        """Keep in ``accepted``, during the block, every input that may have reached the log since the
+        block began.
         """
         self._lookups += 1
         try:

@@ -1,4 +1,4 @@
-"""All sessions: those in memory, the active one, and the reading of others from the log.
+"""The registry of sessions: those in memory, the active one, and the reading of others from the log.
 
 A session that is not in memory has no run in this process. So a run without an end in its log is closed
 before anything else is decided. While the disk does not allow that, the session can only be read.
@@ -39,11 +39,11 @@ _IDLE_SESSIONS_MAX: Final = 512
 """Idle sessions kept in memory; others are read from the log when needed."""
 
 _STOPPING_SECONDS: Final = 5.0
-"""How long to wait for the run of a session whose commit failed to end."""
+"""Maximum time to wait for the end of a run whose session was lost by a failed commit."""
 
 
 class Recover(Protocol):
-    """Closes what a previous process left open in a session's log, or raises StoreError."""
+    """Closes the runs and calls that have no end in a session's log, or raises StoreError."""
 
     async def __call__(self, *, session_id: str) -> int: ...
 
@@ -78,13 +78,13 @@ class Sessions:
         self._workdir = workdir
         self._loading = trio.Lock()
 
-    # --- finding -----------------------------------------------------------------------------
+    # --- lookups -----------------------------------------------------------------------------
 
     async def get(self, session_id: str) -> LiveSession:
         """Return the session with that id.
 
         Raises:
-            SessionNotFound: there is none, or it was deleted.
+            SessionNotFound: the session does not exist, or was deleted.
         """
         known = self._find_live(session_id)
         if known is not None and not known.lost:
@@ -242,7 +242,7 @@ class Sessions:
         """Return the committed ``defaults``."""
         return self._committed_defaults
 
-    # --- changing ----------------------------------------------------------------------------
+    # --- changes -----------------------------------------------------------------------------
 
     def create(
         self,
@@ -255,10 +255,10 @@ class Sessions:
         """Create a session, a branch if it has a parent.
 
         Args:
-            session_id: its id, if it has one already.
+            session_id: the id of the new session; None to make one.
             activate: whether the new session becomes the active one.
-            chosen: settings for its ``session_created`` besides the parent's, or the defaults of new
-                sessions; None leaves one out.
+            chosen: settings that replace the parent's, or the defaults of new sessions; None keeps
+                these.
         """
         own = {name: value for name in SHARED if (value := chosen.pop(name, None)) is not None}
         created = self._build_created(session_id or self._clock.new_id("sess"), parent, chosen)
@@ -289,7 +289,7 @@ class Sessions:
             **{name: value for name, value in settings.items() if value is not None},
         )
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
-        # A tool that the parent does not have is kept from its tasks, too.
+        # The parent's shared settings apply, so that a task has no tool that its parent lacks.
         own = {name: getattr(parent.state, name) for name in SHARED}
         live.decide((created, *_own_settings(live.session_id, own)))
         return live
@@ -301,14 +301,14 @@ class Sessions:
         return handle
 
     def delete(self, live: LiveSession) -> CommitHandle:
-        """Delete a session's content; an active one leaves none active."""
+        """Delete a session's content; if it is the active session, there is none afterwards."""
         handle = live.decide((events.SessionDeleted(session_id=live.session_id),))
         if self.active_id == live.session_id:
             self._now_active(None, handle)
         return handle
 
     def schedule_deletion(self, live: LiveSession, delete_at: str) -> CommitHandle:
-        """Note when a session is deleted; an active one leaves none active."""
+        """Schedule a session's deletion; if it is the active session, there is none afterwards."""
         event = events.SessionDeletionScheduled(session_id=live.session_id, delete_at=delete_at)
         handle = live.decide((event,))
         if self.active_id == live.session_id:
@@ -316,22 +316,22 @@ class Sessions:
         return handle
 
     def note(self, live: LiveSession | None, event: events.Event) -> CommitHandle:
-        """Decide an event for a session, or for none."""
+        """Decide an event for a session, or submit one that belongs to no session."""
         if live is not None:
             return live.decide((event,))
         return self._log.submit(self._log.encode((event,)))
 
     def update(self, live: LiveSession | None, **settings: Any) -> CommitHandle:
-        """Change settings of a session, and the defaults of new ones where these take them over;
-        without a session, the daemon's own settings.
+        """Change settings of a session, and the defaults of new sessions where these follow it; without
+        a session, the daemon's own settings.
         """
         session_id = "" if live is None else live.session_id
         event = events.SessionUpdated(session_id=session_id, **settings)
         return self._apply_update(event, self.note(live, event))
 
     def update_shared(self, active: LiveSession | None, **settings: Any) -> CommitHandle:
-        """Change shared settings for all sessions, in one commit with the removal of the active
-        session's own, so that they apply there as well.
+        """Change shared settings for all sessions. The same commit removes the active session's own
+        values, so that the change applies there as well.
         """
         event = events.SessionUpdated(session_id="", **settings)
         own: dict[str, Any] = {
@@ -389,7 +389,7 @@ class Sessions:
 
 
 def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Event]:
-    """Return the event that gives a new session settings of its own; none if it has none."""
+    """Return the event that gives a new session its own shared settings; none if it has none."""
     said = {name: value for name, value in own.items() if value is not None}
     return (events.SessionUpdated(session_id=session_id, **said),) if said else ()
 
@@ -397,8 +397,8 @@ def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Ev
 def _list_without_target(
     states: Sequence[SessionState], active_id: str | None
 ) -> list[SessionState]:
-    """Return the sessions whose runs a command without a target may mean: the active one, else those
-    whose run is in the v1 scope.
+    """Return the sessions whose runs a command without a target may refer to, of those whose run is in
+    the v1 scope: the active session, else all.
     """
     scope = [state for state in states if state.run is not None and state.run.in_v1_scope]
     return [state for state in scope if state.session_id == active_id] or scope

@@ -1,6 +1,6 @@
-"""Deletes sessions at the time for which that was scheduled, also one that passed while no daemon ran.
+"""Deletes sessions at their scheduled time, or at the start if that passed while no daemon ran.
 
-What is scheduled is in the log and its rows; nothing of it is held here.
+The schedule is in the log and its rows; nothing of it is held here.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from nousd.errors import StoreError
 from nousd.store.interface import Store
 
 _LOOK_SECONDS: Final = 10.0
-"""How often to look at the wall clock while a deletion is scheduled: it can be set, and advances during
-sleep."""
+"""Interval between looks at the wall clock while a deletion is scheduled: that clock can be set, and
+advances while the machine sleeps."""
 
 _AGAIN_SECONDS: Final = 1.0
-"""How long to wait for what is in the way of a deletion, such as a run that is being stopped."""
+"""Time until the next attempt at a deletion that must wait, for example for a run to stop."""
 
 _log = logging.getLogger(__name__)
 
 
 Delete = Callable[[str, str], Awaitable[bool]]
-"""Takes a session's id and the time for which its deletion was scheduled."""
+"""Takes a session's id and the scheduled time of its deletion; returns whether it is done."""
 
 
 class ScheduledDeletions:
-    """The deletions that were scheduled, of all sessions."""
+    """The scheduled deletions of all sessions."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -40,15 +40,15 @@ class ScheduledDeletions:
         self._changed = trio.Event()
 
     def note_scheduled(self) -> None:
-        """Note that a deletion was scheduled, and is committed."""
+        """Wake ``watch`` after a scheduled deletion was committed."""
         self._changed.set()
 
     async def watch(self, delete: Delete) -> None:
-        """Delete each session in time; runs until it is cancelled.
+        """Delete each session at its scheduled time; run until cancelled.
 
         Args:
-            delete: deletes a session for which that time was set, or returns False if that cannot be
-                done yet.
+            delete: deletes a session whose schedule is unchanged; if it returns False, the schedule is
+                looked at again a moment later.
         """
         while True:
             self._changed = trio.Event()
@@ -61,7 +61,7 @@ class ScheduledDeletions:
                 await self._changed.wait()
 
     async def _delete_due_sessions(self, delete: Delete) -> float:
-        """Delete what is due; return the seconds until the next look."""
+        """Delete the sessions that are due; return the seconds until the next look."""
         while (scheduled := await self._store.next_deletion()) is not None:
             session_id, delete_at = scheduled
             now = datetime.fromisoformat(self._clock.now())

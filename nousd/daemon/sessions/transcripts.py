@@ -56,7 +56,7 @@ class Transcripts:
         self.forget(state.session_id)
         size = len(encode_json(newest))
         if size > KEPT_BYTES_MAX:
-            # It would push out all others, and itself.
+            # It would displace all others, and then itself.
             return
         self._kept[state.session_id] = _CachedTranscript(state, limit, newest, size)
         self._bytes += size

@@ -1,8 +1,8 @@
 """One connection to the command socket: lines in, one response for each, in order.
 
 The commands of a connection are handled one after the other. A second task writes the responses, so
-that a client that sends much before it reads does not block itself. A client that never reads stops its
-own commands and nothing else.
+that a client that sends many commands before it reads does not block itself. A client that never reads
+stops only its own commands.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nousd.wire.limits import RESPONSE_BYTES_MAX
 READ_BYTES: Final = 64 * 1024
 
 _UNREAD: Final = Request("", "a line", msgspec.Raw(b"{}"))
-"""Stands for a request that was not read yet."""
+"""Placeholder for a request that has not been decoded yet."""
 
 
 async def serve_commands(services: Services, stream: trio.abc.Stream) -> None:
@@ -95,10 +95,10 @@ class _Connection:
         self._outbox.close()
 
     async def _handle_each(self, lines: list[bytes | LineTooLong]) -> None:
-        """Handle lines that arrived together. No line is held when it returns: they may be large, and
-        their share of the budget is given back with the next bytes.
+        """Handle lines that arrived together. No line is held afterwards: lines may be large, and their
+        share of the budget is returned with the next bytes.
         """
-        # A client that waits for one response gets it now; several are written together.
+        # A single response is written at once; several are joined into one write.
         self._answer = self._outbox.put_now if len(lines) == 1 else self._outbox.put
         rest = iter(lines)
         while failure := await error_boundary.run_contained(
@@ -115,8 +115,7 @@ class _Connection:
             self._request = _UNREAD
             if self._outbox.is_full:
                 await self._outbox.wait_room()
-            # A client that waits for each response sends its next command after the previous one is
-            # settled.
+            # If the client waits for each response, the previous commit is already settled here.
             if not self._last.is_settled:
                 await self._last.wait_settled()
             if not isinstance(line, bytes):
@@ -148,7 +147,7 @@ class _Connection:
         return InvalidCommand(f"line_too_long: a line has at most {limit} bytes")
 
     def _answer_when_committed(self, request_id: str, reply: Deferred) -> None:
-        """Respond in the moment of the commit, before the events go out."""
+        """Respond at the moment of the commit, before the events are published."""
         answer = encode_response(request_id, reply.payload)
 
         def on_resolved(handle: CommitHandle) -> None:

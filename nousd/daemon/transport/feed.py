@@ -2,8 +2,8 @@
 
 A client that sends nothing gets the frozen event types of the v1 scope (``eventlog.v1_scope``) from the
 moment it connected. A ``subscribe`` line chooses other events and a position, or a view of them; a
-second one replaces the first. Anything else that a client writes is ignored, as in v1, unless it is so
-long that it may have been meant as a subscription.
+second one replaces the first. Any other line is ignored, as in v1; only a line that is too long gets an
+error, because it may have been meant as a subscription.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _HANG_UP_POLL_SECONDS: Final = 1.0
 
 class _Subscription(msgspec.Struct, frozen=True):
     """The position and filter of a subscriber. ``request_id`` is that of its ``subscribe`` line;
-    ``confirms`` says whether the client answers approvals and questions. ``line_of`` leaves out what a
-    client that sent no such line is not shown. ``view`` renders the events for one that chose a view.
+    ``confirms`` is true if the client answers approvals and questions. ``line_of`` leaves out events
+    that a client without such a line does not see. ``view`` renders the events if one was chosen.
     """
 
     after: int
@@ -67,8 +67,8 @@ async def serve_events(services: Services, stream: trio.abc.Stream) -> None:
 
 
 class _Feed:
-    """Run two tasks: one writes; the other listens and hands over one response at a time. So a client
-    that sends and never reads is not listened to any further, and no more than one page is held for it.
+    """Runs two tasks: one writes; the other reads lines and hands over one response at a time. So no
+    more lines are read from a client that never reads, and at most one page is held for it.
     """
 
     position: int
@@ -102,7 +102,7 @@ class _Feed:
     # --- lines for the client ----------------------------------------------------------------
 
     async def _follow(self) -> None:
-        """Write what the subscription wants; return when the daemon closes and all is written."""
+        """Write the wanted events; return when the daemon closes and all of them are written."""
         hub = self._services.hub
         while True:
             if self._unsent:
@@ -113,12 +113,12 @@ class _Feed:
             if lines:
                 await self._write(lines)
                 if self.position < hub.head:
-                    # What the kernel accepts is written without a wait, so give others their turn.
+                    # Writes that the kernel accepts at once do not wait, so give other tasks a turn.
                     await trio.lowlevel.checkpoint()
             elif trio.current_time() >= self._keepalive_at:
                 await self._write(self._keepalive(self.position))
             elif self.position < hub.head:
-                # A long stretch without a match must not block the others.
+                # A long stretch without a match must not block other tasks.
                 await trio.lowlevel.checkpoint()
             elif self._response is None:
                 if self._services.closing.is_set():
@@ -126,7 +126,7 @@ class _Feed:
                 await self._wait()
 
     async def _page(self) -> tuple[bytes, int]:
-        """Return the next lines for the client, and the position behind them."""
+        """Return the next lines for the client, and the position after them."""
         hub, view = self._services.hub, self._current.view
         if view is None:
             return await hub.page_after(self.position, self.wanted, self.line_of)
@@ -135,8 +135,8 @@ class _Feed:
         return b"".join(line + b"\n" for line in lines), position
 
     async def _wait(self) -> None:
-        """Write events as they come; return when the kernel does not take them all, or the next page is
-        to be read, or at a line, the close or the next keep-alive.
+        """Write events as they are published. Return when the kernel does not accept them all or the
+        next page must be read, and at a line of the client, the close or the next keep-alive.
         """
         with self._services.hub.attach_reader(self):
             if self._current.keepalive_seconds == math.inf:
@@ -148,7 +148,7 @@ class _Feed:
     def take(self, lines: bytes, position: int) -> bool:
         """See ``Reader.take``."""
         if lines and self._current.view is not None:
-            # A view may have to read the log, which takes a task.
+            # A view may have to read the log, which only a task can do.
             self._notifier.notify()
             return False
         self.position = position
@@ -191,7 +191,7 @@ class _Feed:
             await self._send(memoryview(lines)[sent:])
 
     def _write_now(self, lines: bytes) -> int:
-        """Write what the kernel takes at once; return the number of bytes."""
+        """Write as many bytes as the kernel accepts at once; return their number."""
         self._written_at = trio.current_time()
         return 0 if self._direct is None else self._direct.write_now(lines)
 
@@ -212,7 +212,7 @@ class _Feed:
         await self._services.closing.wait()
         self._notifier.notify()
 
-    # --- what the client says ----------------------------------------------------------------
+    # --- lines from the client ---------------------------------------------------------------
 
     async def _listen(self, connection: trio.CancelScope) -> None:
         splitter = LineSplitter(SUBSCRIBE_BYTES_MAX)
@@ -239,7 +239,7 @@ class _Feed:
     async def _answer_line(self, line: bytes) -> _Response | None:
         """Return the subscription and the response of a line; None if it is not a subscription."""
         if b"subscribe" not in line and b"\\" not in line:
-            return None  # A flood of noise must not cost others a decoder's time for each line.
+            return None  # A flood of other lines must not take the time to decode each.
         request_id = ""
 
         async def accept_request() -> _Response | None:

@@ -1,4 +1,4 @@
-"""The lines on their way to one reader: a bounded queue with one writer, which joins waiting lines.
+"""The lines for one reader: a bounded queue with one writer, which joins waiting lines.
 
 Putting a line never waits for the reader; producers of many lines wait for room first. A line may have
 megabytes, so it is not copied.
@@ -43,9 +43,9 @@ class Outbox:
         self._bytes += len(line)
 
     def put_now(self, line: bytes) -> None:
-        """Write a line at once if nothing waits before it, else queue it.
+        """Write a line at once if no line waits before it, else queue it.
 
-        For a line that comes alone; the writer joins many into one write.
+        Use this for single lines; the writer joins many lines into one write.
         """
         taken = 0 if self._count else self._write_now(line)
         if taken < len(line):

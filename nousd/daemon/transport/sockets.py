@@ -1,9 +1,9 @@
-"""The two Unix sockets of a daemon; ``nousd.net.unix_sockets`` creates and removes such files.
+"""The two Unix sockets of a daemon; ``nousd.net.unix_sockets`` creates and removes their files.
 
 - The event socket is created first: a client that finds the command socket finds both.
 - Sockets passed by systemd are used as they are and never removed.
 
-The protocol on the sockets is not known here.
+This module does not know the protocol on the sockets.
 """
 
 from __future__ import annotations
@@ -47,18 +47,18 @@ def socket_paths(path: Path) -> SocketPaths:
 async def open_listeners(
     path: Path, passed: PassedSockets | None = None
 ) -> AsyncIterator[Listeners]:
-    """Listen on ``PATH`` and ``PATH.events`` for as long as the block lasts.
+    """Listen on ``PATH`` and ``PATH.events`` during the block.
 
     Leaving the block removes the sockets and closes the listeners; a task that waits in ``accept``
     gets ``trio.ClosedResourceError``.
 
     Args:
-        path: of the command socket; its lock must be held (``lock_socket``).
+        path: the path of the command socket; its lock must be held (``lock_socket``).
         passed: sockets to use instead (``systemd.take_passed_sockets``); ``path`` is then ignored.
 
     Raises:
-        ConfigError: a path is too long, not writable, or taken by a live socket or by something that is
-            not our socket. What was there is left as it was.
+        ConfigError: a path is too long, not writable, or taken by a live socket or by a file that is not
+            this user's socket; existing files stay as they are.
     """
     with ExitStack() as stack:
         if passed is None:

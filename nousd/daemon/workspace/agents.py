@@ -1,8 +1,8 @@
-"""Reads agent definitions: the user's, beside the settings, and the project's.
+"""Reads agent definitions: those of the user, next to the settings, and those of the project.
 
-Files in a project may have been written by somebody else, so only regular files that really lie inside
-of it count. Which agents are in force is decided elsewhere. A file that cannot be used is listed with
-the reason.
+Files in a project may have been written by another person, so only regular files whose real path is
+inside the project count. ``config.agents`` decides which agents are in force. An unusable file is listed
+with the reason.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class AgentPlaces(NamedTuple):
     """The folders of agent files.
 
     Args:
-        user_folder: directory of the user's own; None to read none.
-        project_root: the project, with agents in ``.nousd/agents``; None to read none.
+        user_folder: directory of the user's agents; None to skip them.
+        project_root: the project, with agents in ``.nousd/agents``; None to skip them.
         hidden: paths that are never read.
         trusts: whether the user trusts a project file with that path and hash.
     """
@@ -49,13 +49,13 @@ async def no_agents() -> Catalogue:
 
 def reader(places: AgentPlaces) -> ReadAgents:
     """Return a function that reads the agents in a thread, because a directory may be remote and not
-    respond. It blocks briefly itself, to see whether one is.
+    respond. ``reader`` itself blocks briefly to find out whether one is remote.
     """
     folders = _folders(places)
     are_near = all(map(is_local, folders))
 
     async def read() -> Catalogue:
-        # Mostly there are none, and looking costs less than a thread.
+        # Usually there are none, and the lookup costs less than a thread.
         if are_near and not any(map(os.path.isdir, folders)):
             return Catalogue()
         return await in_folder_thread(read_agents, places)
@@ -74,8 +74,8 @@ def _project_folder(root: Path) -> Path:
 
 
 def read_agents(places: AgentPlaces) -> Catalogue:
-    """Return the user's agents and then the project's, each sorted by file name; of equal names the
-    first counts.
+    """Return the user's agents and then the project's, each sorted by file name. Of agents with the same
+    name the first counts.
     """
     found: list[Agent] = []
     if places.user_folder is not None:

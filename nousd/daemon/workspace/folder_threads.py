@@ -1,4 +1,4 @@
-"""Lookups in the user's directories, in a thread that may be abandoned."""
+"""Runs lookups in the user's directories in a thread that may be abandoned."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Args = TypeVarTuple("Args")
 
 
 async def in_folder_thread(look: Callable[[*Args], T], *args: *Args) -> T:
-    """Return the result of ``look``, which must leave nothing behind: it is abandoned when the caller
+    """Return the result of ``look``, which must not leave anything open: it is abandoned when the caller
     is cancelled.
 
     Raises:
-        CommandRejected: ``folders_do_not_answer``: too many others hang.
+        CommandRejected: ``folders_do_not_answer``, because too many lookups hang.
     """
     try:
         return await folder_threads.in_folder_thread(look, *args, may_be_left=True)

@@ -1,10 +1,10 @@
 """Reads instruction files: the project's ``AGENTS.md`` files and the user's own.
 
-The project's are looked up in every directory from the root of the repository down to the workspace, or
-in the workspace alone if there is no repository; the user's is beside the settings. Files in a
-repository may have been written by somebody else. So only regular files count that really lie below
-that root, however they are spelled (``tools.fs.path_sandbox``), with a bounded size; FIFOs and devices
-are not opened. A file that cannot be used is reported with the reason and is not an error.
+The project's files are looked up in every directory from the root of the repository down to the
+workspace, or in the workspace alone if there is no repository; the user's file is next to the settings.
+Files in a repository may have been written by another person. So only regular files whose real path is
+below that root count (``tools.fs.path_sandbox``), with a bounded size; FIFOs and devices are not opened.
+An unusable file is reported with the reason and is not an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from nousd.wire.limits import INSTRUCTIONS_BYTES_MAX, INSTRUCTIONS_FILE_BYTES_MA
 FILE_NAME: Final = "AGENTS.md"
 
 _UNSETTLED_NS: Final = 100_000_000
-"""Within this time a file can change twice without other timestamps: a tick of the system's clock."""
+"""More than a tick of the system's clock, within which a file can change twice and have the same
+timestamps."""
 
 _USER: Final = "user_instructions"
 _PROJECT: Final = "project_instructions"
@@ -39,8 +40,8 @@ class Places(NamedTuple):
     """The folders of instruction files.
 
     Args:
-        user_file: the user's own; None to read none.
-        project: whether to read the project's.
+        user_file: the user's file; None to skip it.
+        project: whether to read the project's files.
         hidden: paths that are never read.
     """
 
@@ -73,7 +74,7 @@ _Stamp = tuple[int, ...]
 
 
 class _CachedTexts:
-    """The last texts, and the stamps of their files from before they were read."""
+    """The last texts, and the stamps that their files had before the texts were read."""
 
     def __init__(self, places: Places) -> None:
         self._places = places
@@ -85,7 +86,7 @@ class _CachedTexts:
         stamps = self._stamps_now()
         if stamps is None or stamps != self._stamps:
             self._sources = await in_folder_thread(read_instructions, self._places)
-            # The stamps from before the read: a file that changes meanwhile has others the next time.
+            # The stamps from before the read: a file that changed meanwhile has a new stamp next time.
             self._stamps = stamps
         return self._sources
 
@@ -98,7 +99,7 @@ class _CachedTexts:
 
 
 def _list_watched(places: Places) -> tuple[Path, ...]:
-    """Return every path whose stamp matters; none if the system could be slow to give it."""
+    """Return every path whose stamp matters; none if a stamp could take long to get."""
     workdir = places.workdir.resolve()
     folders = [workdir, *workdir.parents][:DEPTH_MAX] if places.project else []
     users = [] if places.user_file is None else [places.user_file]
@@ -130,7 +131,7 @@ def _is_plain(stamp: _Stamp, settled_ns: int) -> bool:
 
 
 def read_instructions(places: Places) -> tuple[SourceText, ...]:
-    """Return the user's own and then the project's, the most specific last."""
+    """Return the user's instructions and then the project's, the most specific last."""
     users = _users(places)
     room = INSTRUCTIONS_BYTES_MAX - len(users.text.encode())
     return (users, *_projects(places, room))
@@ -160,7 +161,7 @@ def _projects(places: Places, room: int) -> Sequence[SourceText]:
 
 
 def project_root(workdir: Path) -> Path:
-    """Return the directory that the project begins with: the repository's, or the workspace itself."""
+    """Return the root directory of the project: that of the repository, or the workspace itself."""
     return _folders(workdir.resolve())[0]
 
 
@@ -185,7 +186,7 @@ def _read_source(
 ) -> SourceText | None:
     """Return the text of a file, or the reason why it cannot be used; None if it does not exist."""
     try:
-        # Mostly there is none, and then no directory on the way needs to be opened.
+        # Usually the file does not exist, and then no directory on its path needs to be opened.
         if not (os.path.lexists(path) and root.is_dir()):
             return None
         with PathSandbox(root, hidden).locate(str(path)) as place, place.open_file() as file:

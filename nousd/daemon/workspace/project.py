@@ -1,7 +1,7 @@
-"""The project of a workspace: its settings, the part of them that counts, and the reading of its files.
+"""The project of a workspace: reads its settings file, and selects the settings that are in force.
 
-A session keeps the project settings that it started with (``session_memo``). Rules that ask or deny
-count at once; everything else counts while the user trusts the file.
+A session keeps the project settings that it started with (``session_memo``). Rules that ask or deny are
+always in force; all other settings are in force while the user trusts the file.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ async def no_settings() -> ProjectSettings:
 
 def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
     """Return a function that reads the project's settings in a thread, because its directory may be
-    remote and not respond. It blocks briefly itself, to see whether it is.
+    remote and not respond. ``reader`` itself blocks briefly to find out whether it is remote.
     """
     path = root / FILE_NAME
     is_near = is_local(root)
 
     async def read() -> ProjectSettings:
-        # Mostly there are none, and looking costs less than a thread.
+        # Usually there are none, and the lookup costs less than a thread.
         if is_near and not path.exists():
             return _NONE
         return await in_folder_thread(read_settings, root, hidden)
@@ -64,7 +64,7 @@ def reader(root: Path, hidden: tuple[Path, ...] = ()) -> ReadSettings:
 
 
 def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
-    """Return a project file's settings without invalid rules; never fail."""
+    """Return a project file's settings without invalid rules; never raise."""
     path = str(root / FILE_NAME)
     try:
         data = read_inside(root, path, hidden)
@@ -77,11 +77,11 @@ def read_settings(root: Path, hidden: tuple[Path, ...] = ()) -> ProjectSettings:
 
 
 def read_inside(root: Path, path: str, hidden: tuple[Path, ...] = ()) -> bytes:
-    """Return the bytes of a regular file that really lies below the root, at most one more than the
+    """Return the bytes of a regular file whose real path is below the root, at most one more than the
     bound.
 
     Raises:
-        OSError, ToolError: it does not, or cannot be read.
+        OSError, ToolError: the file is not below the root, or cannot be read.
     """
     with PathSandbox(root, hidden).locate(path) as place, place.open_file() as file:
         return file.read(PROJECT_FILE_BYTES_MAX + 1)
@@ -150,7 +150,7 @@ class Project:
         return _StartingSettings(settings, restricting, rules_in(_ORIGIN, allow=settings.allow))
 
     def forget(self, session_id: str) -> None:
-        """Let a session start again with the then current settings."""
+        """Let a session read the settings again when it next starts to work."""
         self._sessions.forget(session_id)
         self._told.forget(session_id)
 
@@ -185,9 +185,7 @@ class Project:
         return f"{settings.path}: {'; '.join(said)}"
 
     async def read_effective(self) -> ProjectSettings:
-        """Return the current settings, reduced to what an untrusted file may set unless it is
-        trusted.
-        """
+        """Return the current settings; if the file is not trusted, without those that need trust."""
         settings = await self._read()
         if self._is_trusted(settings):
             return settings

@@ -1,7 +1,7 @@
 """Values that are read once, when a session starts to work, and then stay the same.
 
-A model could change files in the workspace, so nothing that controls it is read again behind the user's
-back. A session starts again when the daemon does, and when it is attached to a workspace.
+A model could change files in the workspace, so files that control it are not read again without the
+user's knowledge. A session starts again when the daemon does, and when it is attached to a workspace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SessionMemo(Generic[T]):
         self._last: T | None = None
 
     async def of(self, session_id: str) -> T:
-        """Return the value of a session, which starts now if it has not."""
+        """Return the value of a session; read it now if the session has not started."""
         kept = self.find(session_id)
         return await self._start(session_id) if kept is None else kept
 
@@ -46,7 +46,7 @@ class SessionMemo(Generic[T]):
 
     async def _start(self, session_id: str) -> T:
         read = await self._read()
-        # Mostly it equals that of another session, and sharing costs nothing.
+        # Usually it equals the last value, and then both sessions share one object.
         read = self._last if self._last is not None and self._last == read else read
         self._last = read
         # Another caller may have read it for the same session meanwhile: the first value counts.

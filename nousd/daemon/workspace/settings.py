@@ -26,7 +26,7 @@ _SYSTEM_PROMPT: Final = (
     "answer, make the changes that were asked for, and say briefly what you did. The working folder "
     "is {workdir}; relative paths start there."
 )
-"""Used where ``--system-prompt`` names no file."""
+"""The built-in prompt, for daemons without ``--system-prompt``."""
 
 
 def workspaces_of_settings(settings: Settings, extensions: tuple[Path, ...] = ()) -> Workspaces:
@@ -71,7 +71,7 @@ class _Maker:
 
 
 def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
-    """Return the built-in prompt if it differs from that of the default directory."""
+    """Return the built-in prompt for a directory other than the default one; else None."""
     if settings.system_prompt is not None or folder == settings.workdir:
         return None
     return system_prompt(render_builtin_prompt(folder))
@@ -112,9 +112,9 @@ def _instruction_places(settings: Settings, folder: Path, not_read: tuple[Path, 
 def _out_of_reach(settings: Settings) -> tuple[Path, ...]:
     """Return the paths that no file tool may read or write, even inside a workspace.
 
-    Replacing a lock file would defeat it. The settings file counts even if it does not exist, because
-    the next start would obey one that a model wrote. The same holds for the user's own instructions, a
-    system prompt, an extension, and a program that prints a key.
+    A lock file is one of them because replacing it would defeat the lock. The settings file is one even
+    if it does not exist, because the next start would obey a file that a model wrote. The same holds for
+    the user's own instructions, a system prompt, an extension, and a program that prints a key.
     """
     http_socket = settings.http_socket
     places = (

@@ -18,7 +18,7 @@ class Trust:
         self._trusted: dict[str, str] = {}
 
     def remember(self, trusted: Mapping[str, str]) -> None:
-        """Take over the state in the log."""
+        """Take over the trusted files from the log."""
         self._trusted = dict(trusted)
 
     def trusts(self, path: Path | str, file_hash: str) -> bool:
@@ -26,11 +26,11 @@ class Trust:
         return bool(file_hash) and self._trusted.get(str(path)) == file_hash
 
     def paths(self) -> tuple[str, ...]:
-        """Return the trusted files, each until it changes."""
+        """Return the paths of the trusted files, including files that have changed since."""
         return tuple(self._trusted)
 
     def update(self, log: Log, path: str, file_hash: str | None) -> CommitHandle:
-        """Trust a file with that hash, or with None no longer; the handle is resolved when it is
+        """Trust a file with that hash; None revokes the trust. The handle is resolved when the change is
         durable.
 
         Raises:

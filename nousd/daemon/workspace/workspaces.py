@@ -1,11 +1,12 @@
-"""The directories that sessions work in, and everything that depends on the directory.
+"""The directories that sessions work in, and the objects that depend on a directory.
 
-A session names its directory in the log; one of an older log names none and works in the daemon's
-default. An allowed directory is checked again each time something is about to happen in it: it may be
-gone by now, be a link, or lie outside of the allowed ones. ``settings`` builds a workspace.
+A session names its directory in the log; a session of an older log names none and works in the daemon's
+default. A directory is checked again before each use: it may have been removed, be a link now, or no
+longer be allowed. ``settings`` builds a workspace.
 
-The user, who alone can connect to the Unix sockets, may choose any directory but a few. A server that
-passes on commands of others is held to the roots that the settings allow. Callers have resolved links.
+The user, who alone can connect to the Unix sockets, may choose any directory except a few. A server that
+passes on commands of others is restricted to the roots that the settings allow. Callers have resolved
+links.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ _IS_LINK: Final = "a folder on the way there is a link now"
 
 
 class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
-    """A directory with everything that depends on it.
+    """A directory with the objects that depend on it.
 
     Args:
         path_sandbox: decides which files its sessions may access.
         project: the project's settings, rules and agents.
-        instructions: the instructions of each session, as it found them.
+        instructions: the instructions of each session, as they were when it started.
         read_agents: reads the current agents.
-        system_prompt: replaces the daemon's own; None keeps that.
-        is_local: whether looking at the directory cannot take long.
+        system_prompt: replaces the daemon's default prompt; None keeps it.
+        is_local: whether lookups in the directory are always fast.
     """
 
     path_sandbox: PathSandbox
@@ -67,7 +68,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
         return str(self.path_sandbox.workdir)
 
     def forget(self, session_id: str) -> None:
-        """Let a session start again here, with the directory's current settings."""
+        """Let a session start again here and read the directory's settings anew."""
         self.project.forget(session_id)
         self.instructions.forget(session_id)
 
@@ -81,9 +82,9 @@ class Workspaces:
 
     Args:
         default: the default workspace, which is always allowed.
-        roots: decides which other directories are allowed to everybody; None for none.
+        roots: decides which other directories are allowed to every client; None for none.
         make: builds their workspaces.
-        own: decides what is allowed to the user; None for the roots.
+        own: decides which directories are allowed to the user; None to apply the roots.
         known: the workspaces in use, by directory; shared with another object.
     """
 
@@ -100,7 +101,7 @@ class Workspaces:
         self.roots = Roots((default.path_sandbox.workdir,)) if roots is None else roots
         self._own = own
         self._make = _plain if make is None else make
-        # A workspace in use is held by its users, and found here for as long.
+        # Weak references: a workspace is found here for as long as it is in use.
         self._known = WeakValueDictionary[str, Workspace]() if known is None else known
         self._recent: OrderedDict[str, Workspace] = OrderedDict()
 
@@ -109,16 +110,16 @@ class Workspaces:
         return Workspaces(self.default, self.roots, self._make, known=self._known)
 
     def require_allowed(self, state: SessionState) -> None:
-        """Raise CommandRejected ``workspace_not_allowed`` for a session whose directory is not allowed;
-        does not look at the directory.
+        """Raise CommandRejected ``workspace_not_allowed`` for a session whose directory is not allowed.
+        The directory itself is not looked at.
         """
-        # Mostly the user has chosen it, or it is the default one.
+        # A directory that the user has chosen, and the default one, need no check.
         if self._own is None and state.workspace not in (None, self.default.path):
             assert state.workspace is not None
             self._require_allowed(state.workspace, state.workspace)
 
     def is_wide(self, workspace: Workspace) -> bool:
-        """Return whether a session in a workspace should ask about each call at first."""
+        """Return whether a new session in a workspace should start in permission mode ``ask``."""
         return self._own is not None and self._own.is_wide(Path(workspace.path))
 
     @property
@@ -135,7 +136,7 @@ class Workspaces:
         return self._in_memory(self.path_of(state))
 
     async def of(self, state: SessionState) -> Workspace:
-        """Return the workspace of a session for something that is about to happen in it.
+        """Return the workspace of a session for immediate use, after checking its directory.
 
         Raises:
             CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
@@ -149,7 +150,7 @@ class Workspaces:
         return await self._open(path, path)
 
     async def look_up(self, state: SessionState) -> Workspace | CommandRejected:
-        """Return the workspace of a session, or the refusal if nothing can happen in it."""
+        """Return the workspace of a session, or the refusal if it cannot be used."""
         try:
             return await self.of(state)
         except CommandRejected as refused:
@@ -159,7 +160,7 @@ class Workspaces:
         """Return the workspace that a client names; the default one if it names none.
 
         Raises:
-            InvalidPayload: it is not an absolute path.
+            InvalidPayload: as ``normalize_path``.
             CommandRejected: ``workspace_not_found``, ``workspace_not_allowed`` or
                 ``folders_do_not_answer``.
         """
@@ -170,11 +171,12 @@ class Workspaces:
         )
 
     async def normalize_path(self, given: str) -> str:
-        """Return the spelling in the log of a directory that a client names, whether or not it exists
-        or is allowed.
+        """Return the real path of a directory that a client names, as it is logged. The directory need
+        not exist or be allowed.
 
         Raises:
-            InvalidPayload: it is not an absolute path, or resolves to a name that no log can hold.
+            InvalidPayload: the path is not absolute, or its real path is not UTF-8.
+            CommandRejected: ``folders_do_not_answer``.
         """
         _check_path(given)
         real = await in_folder_thread(os.path.realpath, given)
@@ -202,7 +204,7 @@ class Workspaces:
         return made
 
     def _require(self, real: str, given: str) -> None:
-        """Raise CommandRejected unless a folder of that real path is there and may be a workspace."""
+        """Raise CommandRejected unless a directory with that real path exists and is allowed."""
         self._require_allowed(real, given)
         if os.path.realpath(real) != real:
             raise _not_found(given, _IS_LINK)
@@ -254,11 +256,10 @@ def _not_found(given: str, cause: str) -> CommandRejected:
 
 
 class Roots:
-    """The allowed directories besides the default one. The default is the user's choice and not
-    checked.
+    """The allowed directories other than the default one, which is the user's choice and not checked.
 
     Args:
-        allowed: each with everything below; at least one.
+        allowed: these directories and all directories below them are allowed; at least one.
         hidden: paths that a workspace must not lie in or contain.
     """
 
@@ -275,19 +276,19 @@ class Roots:
         around = [root for root in self.allowed if real.is_relative_to(root)]
         if not around:
             return f"it must lie in {' or '.join(map(str, self.allowed))}; {_ALLOW_MORE}"
-        # It shows the keys in the daemon's environment. /dev/shm belongs to anybody.
+        # The kernel's directories show the keys in the daemon's environment; a root like /dev/shm not.
         if is_kernels(real) and not any(map(is_kernels, around)):
             return _KERNELS
         return _within(self._hidden, real) or _around(self._hidden, real)
 
 
 class OwnFolders:
-    """The directories that the user may work in: all but what belongs to the daemon or the kernel.
+    """The directories that the user may work in: all except those of the daemon and the kernel.
 
     Args:
         hidden: as for ``Roots``.
-        home: the user's home directory. It and what is above it contain what belongs to the daemon, but
-            no tool opens that; so these are allowed where they are named, and are called wide.
+        home: the user's home directory. It and the directories above it contain files of the daemon, but
+            no tool opens those files; so these directories are allowed, and are called wide.
     """
 
     def __init__(self, hidden: Iterable[Path], home: Path) -> None:
