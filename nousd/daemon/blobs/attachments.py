@@ -67,7 +67,7 @@ async def read_attachments(
         path_sandbox: decides which paths may be read.
 
     Raises:
-        InvalidPayload: naming the field and, where there is one, the limit.
+        InvalidPayload: an attachment is invalid; names the field and, where there is one, the limit.
         CommandRejected: ``artifact_not_found``, ``attachment_not_supported`` by that model, or
             ``provider_not_usable``.
     """

@@ -178,7 +178,7 @@ async def find_earlier_acknowledgement(
         return _repeat_acknowledgement(command, request_hash, known.reply, known.request_hash)
     if row is None:
         return None
-    # A follow-up that was promoted since was acknowledged as a follow-up.
+    # A follow-up that was promoted later was acknowledged as a follow-up.
     was_promoted = row.input.kind == "steer" and isinstance(command, commands.FollowUp)
     kind = "follow_up" if was_promoted else row.input.kind
     first = _acknowledgement(live, msgspec.structs.replace(row.input, kind=kind))

@@ -1,7 +1,7 @@
 """Runs the input hooks of extensions, before an input is accepted.
 
-A warning cannot belong to a run, because none has started yet. So failed hooks are reported in the
-response and in the daemon's diagnostic log.
+An input belongs to no run before it is accepted. So failed hooks are reported in the response and in the
+daemon's diagnostic log, not as warnings of a run.
 """
 
 from __future__ import annotations

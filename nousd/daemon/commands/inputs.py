@@ -271,7 +271,7 @@ def _tell_steer(services: Services, live: LiveSession) -> None:
 async def _likely_session(
     services: Services, command: commands.Steer | commands.FollowUp
 ) -> LiveSession | None:
-    """Return the session that accepted a repeated input; its run may have ended since."""
+    """Return the session that has accepted the input if it is repeated; its run may have ended since."""
     if command.session_id is None and command.expected_run_id is not None:
         run = await services.store.run(command.expected_run_id)
         return None if run is None else await services.sessions.get(run.session_id)

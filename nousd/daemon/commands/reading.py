@@ -70,8 +70,8 @@ async def get_state(services: Services, command: commands.GetState) -> Reply:
 
 
 def _select_reachable_run(services: Services, active: SessionState) -> SessionState:
-    """Return the state of the session whose run a steer without a session id would reach. That may not
-    be the active session: the run of a task is reached only by its session id.
+    """Return the state of the session whose run a steer without a session id would reach, else the
+    active state without a run: the run of a task, for example, is reached only by its session id.
     """
     reached = services.sessions.find_committed_target()
     return msgspec.structs.replace(active, run=None) if reached is None else reached

@@ -62,7 +62,7 @@ async def update_session(services: Services, command: commands.UpdateSession) ->
 
 
 def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
-    """Change the settings that differ. Return the handle of that commit, or of the previous one."""
+    """Change the settings that differ. If none does, the handle only waits for earlier commits."""
     new = {name: value for name, value in given.items() if getattr(live.state, name) != value}
     event = events.SessionUpdated(session_id=live.session_id, **new)
     return live.decide((event,) if new else ())

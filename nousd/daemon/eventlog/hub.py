@@ -56,7 +56,7 @@ class Reader(Protocol):
 
 
 class Hub:
-    """The newest committed events, and the log for subscribers that are behind them.
+    """Gives subscribers the newest committed events from memory, and older ones from the log.
 
     Waiting readers receive events in the step of the event loop in which these are published: waking a
     task for each reader would take longer than its write.
@@ -177,7 +177,7 @@ def _time(event: StoredEvent) -> str:
 
 
 def matches(event: StoredEvent, wanted: EventFilter) -> bool:
-    """True if a reader with that filter wants the event."""
+    """Return whether a reader with that filter wants the event."""
     return (
         (wanted.types is None or event.type in wanted.types)
         and (wanted.session_id is None or event.session_id == wanted.session_id)

@@ -33,7 +33,7 @@ ARTIFACTS_PER_LOOK: Final = 1000
 """Unused artifacts to list at a time; repeated until all are deleted."""
 
 _LEFTOVERS_MAX: Final = 100_000
-"""More artifacts than can exist that are too large to be deleted in one step."""
+"""Above the number of artifacts that can exist and are too large to be deleted in one step."""
 
 _log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from nousd.wire.codec.unset import or_unset
 
 
 class ServerKey(NamedTuple):
-    """A server: the session that it belongs to, "" for one of the daemon, and its name there."""
+    """The key of a server: its session, or "" for a server of the daemon, and its name there."""
 
     session_id: str
     name: str

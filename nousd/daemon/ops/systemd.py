@@ -1,8 +1,8 @@
 """Socket activation and readiness notification for systemd.
 
 Both are small protocols over the environment, so neither needs a library. Without systemd the
-environment has no such variables, and everything here does nothing. The variables are removed once
-read, because they are meant for this process and not for its children.
+environment has no such variables, and nothing here has an effect. The variables are removed once read,
+because they are meant for this process and not for its children.
 
 Units for socket activation: one ``.socket`` unit with two ``ListenStream=`` (``PATH`` and
 ``PATH.events``), or two units with ``FileDescriptorName=command`` and ``FileDescriptorName=events``;

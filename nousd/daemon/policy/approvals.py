@@ -161,7 +161,7 @@ class Approvals:
         for request in self.requests.list_waiting():
             assert isinstance(request, WaitingCall)
             if request.under is not None and request.under.session_id == session_id:
-                # A call whose own session is lost ends with its run.
+                # If the call's own session is lost, the call ends with its run.
                 with suppress(StoreError, SessionNotFound):
                     self.answer(request, denial)
 
@@ -171,7 +171,7 @@ class Approvals:
         """
         for request, why in self.requests.list_passed_over():
             assert isinstance(request, WaitingCall)
-            # A call whose own session is lost ends with its run.
+            # If the call's own session is lost, the call ends with its run.
             with suppress(StoreError, SessionNotFound):
                 self.answer(request, _PASSED_OVER[why])
 
@@ -210,7 +210,7 @@ def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
 
 
 def _decision(question: Question, answer: Answer) -> list[Event]:
-    """Return the events that record an answer, by the user or in place of one."""
+    """Return the events that record an answer, whether or not the user gave it."""
     call: dict[str, Any] = dict(question.call)
     reason = beginning(answer.reason)
     if answer in _PASSED_OVER.values():

@@ -130,7 +130,7 @@ class Questions:
     def skip_passed_over(self) -> None:
         """Reject the questions whose answers are no longer waited for; their calls tell the model."""
         for request, why in self.requests.list_passed_over():
-            # A call whose own session is lost ends with its run.
+            # If the call's own session is lost, the call ends with its run.
             with suppress(StoreError, SessionNotFound):
                 self._reject(request, QuestionEnd(by=why, reason=_PASSED_OVER[why]))
 

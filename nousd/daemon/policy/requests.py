@@ -48,7 +48,7 @@ class Asker(NamedTuple):
 
     Args:
         decide: decides events for the call.
-        audiences: the readers of the request.
+        audiences: the subscribers that see the request.
         passed_over: returns why the answer is no longer waited for: the user sent a steer instead, to
             the call's run or to a run that waits for that run, or the agent has ended its turn; None
             while the answer is waited for.

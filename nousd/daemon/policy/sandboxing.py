@@ -1,4 +1,4 @@
-"""Translates the settings of the sandbox into a detector that finds it."""
+"""Builds, from the settings, the detector that finds the sandbox."""
 
 from __future__ import annotations
 

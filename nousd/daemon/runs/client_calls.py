@@ -1,4 +1,4 @@
-"""Runs the tool calls of clients, which need no model: one task for each, through the same gate.
+"""Runs the tool calls that clients make without a model: one task each, through the gate of all calls.
 
 Such a call does not reserve the session for a run and adds nothing to the transcript. Its events belong
 to no run.

@@ -1,4 +1,4 @@
-"""Delivers the user's inputs to an agent program; they are consumed once it proves to have them."""
+"""Delivers the user's inputs to an agent program; they stay pending until the delivery is proven."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InputDelivery:
 
     async def confirm_delivery(self) -> None:
         """See ``Delivery.confirm_delivery``."""
-        # If an abort was accepted, the inputs are no longer this run's to deliver.
+        # After an accepted abort, the inputs are no longer being delivered.
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.is_done:
             return

@@ -44,7 +44,7 @@ RUNS_COUNTED_MAX: Final = 1024
 """Number of runs whose exchanges are counted; far more than are active at once."""
 
 LINE_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a line that are searched for keys at once; a longer line is searched in parts."""
+"""Maximum bytes of a line to search for keys at once; a longer line is searched in parts."""
 
 _KEY_BYTES_MAX: Final = 32 * 1024
 """Longer than any key in any spelling; the parts of a line overlap by this much."""
@@ -117,7 +117,7 @@ class Recordings:
         self._jobs.put(partial(self._append, path, data))
         return True
 
-    # --- in the writing thread ---------------------------------------------------------------
+    # --- the writing thread ------------------------------------------------------------------
 
     def run(self) -> None:
         """Write until ``stop``."""
@@ -166,7 +166,7 @@ class _Recorder:
         room = EXCHANGE_BYTES_MAX - self._kept
         self._kept += len(data[:room])
         self._held += data[:room]
-        # Keys contain no line break, so none crosses one.
+        # Keys contain no line break, so no key is cut at one.
         if b"\n" in data:
             self._write_held(lambda held: held.rfind(b"\n") + 1)
         elif len(self._held) > LINE_BYTES_MAX:

@@ -80,7 +80,7 @@ class LiveSession:
     is 0. ``updated_at`` is the value in the session's row: the time of the newest committed event
     that counts as a use of it, or "" before the first. ``run`` is set from the decision to start a
     run until its end is committed. ``calls`` are the active calls of clients. ``agents`` are the
-    agents that existed when the session first asked for them. While ``lost``, nothing can be
+    agents that existed when the session first read them. While ``lost``, nothing can be
     decided; ``failure`` is the failed commit that caused it, if one did.
     """
 

@@ -116,7 +116,7 @@ class Sessions:
         return live
 
     async def _close_run(self, session_id: str) -> StoreError | None:
-        """Close the open run of an earlier process; return the error if that failed."""
+        """Close the open runs and calls in a session's log; return the error if that failed."""
         try:
             await self._recover(session_id=session_id)
         except StoreError as failure:
@@ -301,14 +301,14 @@ class Sessions:
         return handle
 
     def delete(self, live: LiveSession) -> CommitHandle:
-        """Delete a session's content; if it is the active session, there is none afterwards."""
+        """Delete a session's content; if it is the active one, no session is active afterwards."""
         handle = live.decide((events.SessionDeleted(session_id=live.session_id),))
         if self.active_id == live.session_id:
             self._now_active(None, handle)
         return handle
 
     def schedule_deletion(self, live: LiveSession, delete_at: str) -> CommitHandle:
-        """Schedule a session's deletion; if it is the active session, there is none afterwards."""
+        """Schedule a session's deletion; if it is the active one, no session is active afterwards."""
         event = events.SessionDeletionScheduled(session_id=live.session_id, delete_at=delete_at)
         handle = live.decide((event,))
         if self.active_id == live.session_id:
@@ -397,8 +397,8 @@ def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Ev
 def _list_without_target(
     states: Sequence[SessionState], active_id: str | None
 ) -> list[SessionState]:
-    """Return the sessions whose runs a command without a target may refer to, of those whose run is in
-    the v1 scope: the active session, else all.
+    """Return the sessions whose runs a command without a target may refer to: of the sessions with a run
+    in the v1 scope the active one, else all.
     """
     scope = [state for state in states if state.run is not None and state.run.in_v1_scope]
     return [state for state in scope if state.session_id == active_id] or scope

@@ -58,7 +58,7 @@ class Outbox:
 
     @property
     def is_full(self) -> bool:
-        """True if there is no room for another line."""
+        """Whether there is no room for another line."""
         return self._count >= PIPELINE_MAX or self._bytes >= PIPELINE_BYTES_MAX
 
     async def wait_room(self) -> None:

@@ -71,7 +71,9 @@ class _Maker:
 
 
 def _own_prompt(settings: Settings, folder: Path) -> SourceText | None:
-    """Return the built-in prompt for a directory other than the default one; else None."""
+    """Return the built-in prompt for a directory other than the default one; None if the default prompt
+    applies.
+    """
     if settings.system_prompt is not None or folder == settings.workdir:
         return None
     return system_prompt(render_builtin_prompt(folder))

@@ -46,7 +46,7 @@ class Workspace(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=Tru
 
     Args:
         path_sandbox: decides which files its sessions may access.
-        project: the project's settings, rules and agents.
+        project: the project's settings and rules.
         instructions: the instructions of each session, as they were when it started.
         read_agents: reads the current agents.
         system_prompt: replaces the daemon's default prompt; None keeps it.
@@ -276,7 +276,8 @@ class Roots:
         around = [root for root in self.allowed if real.is_relative_to(root)]
         if not around:
             return f"it must lie in {' or '.join(map(str, self.allowed))}; {_ALLOW_MORE}"
-        # The kernel's directories show the keys in the daemon's environment; a root like /dev/shm not.
+        # The kernel's directories show the keys in the daemon's environment; a root below /dev/shm does
+        # not.
         if is_kernels(real) and not any(map(is_kernels, around)):
             return _KERNELS
         return _within(self._hidden, real) or _around(self._hidden, real)
