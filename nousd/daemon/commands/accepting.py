@@ -193,7 +193,7 @@ def _repeat_acknowledgement(
     assert isinstance(said, Accepted)
     is_append = isinstance(command, commands.AppendMessage)
     is_strict = isinstance(command, commands.Prompt) and command.strict_resend
-    # Only an appended message starts no run, so its acknowledgement cannot answer another command.
+    # Only an appended message has no run, so its acknowledgement cannot answer another command.
     if is_append is not (said.command == "append_message") or (
         is_strict and first_hash and first_hash != request_hash
     ):

@@ -28,7 +28,7 @@ _LARGE_BYTES: Final = 256 * 1024
 the pages that are constantly joined for readers, smaller than a long line."""
 
 _HEAPS_MAX: Final = 2
-"""One for the event loop, one for the writer's thread; other threads share them."""
+"""Maximum heaps: one for the event loop, one for the writer's thread; other threads share them."""
 
 # The numbers of <malloc.h>.
 _M_MMAP_THRESHOLD: Final = -3

@@ -29,7 +29,7 @@ class CutPermissions:
     """Implements ``Permissions`` by wrapping an implementation that does not know tasks.
 
     Args:
-        sessions: gives the states of parents.
+        sessions: provides the states of parents.
     """
 
     def __init__(self, permissions: Permissions, sessions: Sessions) -> None:

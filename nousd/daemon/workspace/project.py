@@ -130,7 +130,7 @@ class Project:
     """The project settings of each session that works in the project.
 
     Args:
-        root: the directory of the project; None if none could be looked up.
+        root: the directory of the project; None if it is unknown.
         read: reads its current settings.
         trust: the trusted files of all projects.
     """
