@@ -1,7 +1,7 @@
-"""Which paths lie in which folders, by their names.
+"""Tests by name whether paths lie in folders.
 
-Sandboxes compare each of their paths with each other one before every command. ``Path.is_relative_to``
-takes both apart each time, which was half of the preparation of a command.
+Sandboxes compare all their paths with each other before every command. ``Path.is_relative_to`` parses
+both paths each time, which took half of the time to prepare a command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def folders_around(paths: Iterable[Path | str]) -> set[str]:
-    """Return absolute paths and all folders that they lie in, for asking about many folders at once."""
+    """Return absolute paths and all folders that contain them, to test many folders at once."""
     around: set[str] = set()
     for path in paths:
         folder = str(path)
@@ -34,5 +34,5 @@ def lies_in_any(path: Path | str, folders: Iterable[Path | str]) -> bool:
 
 
 def lies_in_one_of(path: Path | str, folders: AbstractSet[str]) -> bool:
-    """Return the same for many folders, in a time that does not depend on their number."""
+    """Like ``lies_in_any``, in a time that does not depend on the number of folders."""
     return not folders.isdisjoint(folders_around((path,)))

@@ -1,7 +1,7 @@
-"""Walks through and removes folders of any depth. A command can make a folder in a folder thousands of
-times; Python's own functions fail at some depth, at least up to 3.11 and 3.12.
+"""Walks through and removes folders of any depth.
 
-Standard library only.
+A command can nest thousands of folders; the functions of the standard library fail at some depth, at
+least up to Python 3.11 and 3.12. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(top: T) -> Iterator[tuple[T, list[T], list[T]]]:
-    """Yield each folder, the upper ones first, with the names of the folders and of all else in it.
+    """Yield each folder, outermost first, with the names of its folders and of its other entries.
 
-    Links are not followed, and are no folders. What cannot be read, or has too long a path for the
-    system, is passed over.
+    Links are not followed and do not count as folders. A folder that cannot be read, or whose path is
+    too long for the system, is yielded without entries.
     """
     ahead = [top]
     while ahead:
@@ -39,8 +39,8 @@ def walk(top: T) -> Iterator[tuple[T, list[T], list[T]]]:
 def remove_folder(path: str | os.PathLike[str]) -> None:
     """Remove a folder and everything in it, as far as that is possible; links are not followed.
 
-    What a folder in it holds is moved to the top before that folder is removed. So no path gets long,
-    and few descriptors are enough.
+    The entries of an inner folder are moved to the top before that folder is removed. So no path gets
+    long, and few descriptors are enough.
     """
     with suppress(OSError):
         with _open_folder(path) as top:
@@ -49,7 +49,7 @@ def remove_folder(path: str | os.PathLike[str]) -> None:
 
 
 def _empty(top: int) -> None:
-    # No name that is there already begins like this.
+    # No existing name begins with this random text.
     new_names = (f"{os.urandom(8).hex()}-{number}" for number in count())
     while names := os.listdir(top):
         removed = [name for name in names if _is_removed(name, top, new_names)]
@@ -64,7 +64,7 @@ def _is_removed(name: str, top: int, new_names: Iterator[str]) -> bool:
         with _open_folder(name, top) as folder:
             for inner in os.listdir(folder):  # noqa: PTH208
                 if not _is_unlinked(inner, folder):
-                    # A folder changes its place only where its owner may write into it.
+                    # Only a folder that its owner may write into can be moved.
                     with _open_folder(inner, folder):
                         os.rename(inner, next(new_names), src_dir_fd=folder, dst_dir_fd=top)
         os.rmdir(name, dir_fd=top)
@@ -74,7 +74,7 @@ def _is_removed(name: str, top: int, new_names: Iterator[str]) -> bool:
 
 
 def _is_unlinked(name: str, folder: int) -> bool:
-    """Remove what has a name; return False if it is a folder."""
+    """Remove an entry of a folder; return False if it is a folder itself."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:
@@ -84,7 +84,7 @@ def _is_unlinked(name: str, folder: int) -> bool:
 
 @contextmanager
 def _open_folder(name: str | os.PathLike[str], above: int | None = None) -> Iterator[int]:
-    """Open a folder, even if its owner has taken all rights to it from himself."""
+    """Open a folder, even if its mode denies its owner all access."""
     place = os.open(name, os.O_PATH | _FOLDER, dir_fd=above)
     try:
         os.chmod(f"/proc/self/fd/{place}", 0o700)

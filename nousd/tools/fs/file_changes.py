@@ -1,8 +1,8 @@
-"""Several files changed together: all of them, or none.
+"""Changes several files together: all of them, or none.
 
-Everything that can fail for lack of space or permission is done beside the files first; then each file
+Every step that can fail for lack of space or permission is done beside the files first; then each file
 is moved into place in one step. If that fails half-way, the moved files are restored. A process that is
-killed just then leaves some files changed and some not, each of them whole.
+killed during this step leaves some files changed and some not, each of them complete.
 
 Blocks: call it in a thread, with ``WRITING`` as its limiter.
 """
@@ -42,7 +42,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
     """Make all changes, or none.
 
     Raises:
-        ToolError, OSError: nothing has changed; or the text names what could not be taken back.
+        ToolError, OSError: nothing has changed, or the text names the files that were not restored.
     """
     path_sandbox.restrictions.require_unobeyed(
         {change.parts: None if change.after is None else change.after.data for change in changes}
@@ -52,7 +52,7 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
         with ExitStack() as made, ExitStack() as staging, ExitStack() as undo:
             staged = [_stage_change(path_sandbox, change, made, staging) for change in changes]
             for change, file in zip(changes, staged, strict=True):
-                # Recorded first, because the file may exist even if moving it fails.
+                # Registered first, because the file may be in place even if moving it fails.
                 undo.callback(_take_back, path_sandbox, change, lost)
                 _put(path_sandbox, change, file)
             undo.pop_all()
@@ -72,8 +72,8 @@ def _stage_change(
     """Prepare a change as far as possible before anything changes; return the staged file.
 
     Args:
-        made: removes the directories that are created.
-        staging: discards the staged file if it has not been put into place.
+        made: gets callbacks that remove the directories that are created.
+        staging: gets a callback that discards the staged file if it was not put into place.
     """
     for folder in _missing_folders(path_sandbox, change):
         made.callback(_remove_folder, path_sandbox, folder)

@@ -1,6 +1,6 @@
-"""Threads that look into the user's directories, which may be remote and not respond.
+"""Threads for access to the user's directories, which may be remote and not respond.
 
-Such a thread stays until its disk responds, even if its caller has given up. So these threads have a
+Such a thread blocks until its disk responds, even if its caller has given up. So these threads have a
 limit of their own: if all of them hang, other work still finds a thread.
 """
 
@@ -14,22 +14,22 @@ import trio
 from nousd.errors import FoldersSilent
 
 THREADS_MAX: Final = 32
-"""Number of lookups at the same time in the whole process; each takes some milliseconds if the disk
+"""Maximum number of simultaneous lookups in the process; each takes some milliseconds if the disk
 responds."""
 
 WAIT_SECONDS: Final = 10.0
-"""How long to wait for a free thread; after that the others count as hanging."""
+"""How long to wait for a free thread before the others count as hanging."""
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
 
 _limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("folders")
-"""That of this event loop: a thread that hangs when its loop ends never gives its place back."""
+"""The limiter of this event loop: a thread that hangs when its loop ends never releases its token."""
 
 
 class _Places:
-    """The limiter of those threads, with the two methods that ``trio.to_thread`` needs."""
+    """The limiter of these threads, with the two methods that ``trio.to_thread`` needs."""
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         try:
@@ -55,14 +55,14 @@ _places: Final = _Places()
 async def in_folder_thread(
     look: Callable[[*Args], T], *args: *Args, may_be_left: bool = False
 ) -> T:
-    """Return the result of ``look``.
+    """Return the result of ``look``, called in such a thread.
 
     Args:
         may_be_left: whether the thread is abandoned when its caller is cancelled; ``look`` must then
-            leave nothing behind.
+            have no side effects.
 
     Raises:
-        FoldersSilent: too many others hang.
+        FoldersSilent: no thread was free in time.
     """
     limiter = cast("trio.CapacityLimiter", _places)
     return await trio.to_thread.run_sync(

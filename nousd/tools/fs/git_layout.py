@@ -1,9 +1,9 @@
-"""Writes by which git would run a program although its user only looks: ``status``, ``diff``, ``log``.
+"""Detects writes after which read-only git commands (``status``, ``diff``, ``log``) would run programs.
 
-git looks for a repository in the folder where it is started and in those above. Its sign is not the name
-``.git``: any folder with ``HEAD``, ``objects`` and ``refs`` is one, or with ``HEAD`` and ``commondir``,
-and git then runs what the ``config`` beside them names. So a write is judged by its result, as git
-judges it. What ``HEAD`` says is not looked at: it can be said later.
+git searches for a repository in its working directory and in the folders above. It does not go by the
+name ``.git``: any folder with ``HEAD``, ``objects`` and ``refs``, or with ``HEAD`` and ``commondir``, is
+a repository, and git runs the programs that its ``config`` names. So a write is judged by its result, by
+git's own criteria. The content of ``HEAD`` is ignored, because it can be written later.
 
 The name ``.git`` itself is one of the protected paths (``machine.policy.protected_paths``), as are files
 that other programs obey. Everything here blocks. Standard library only.
@@ -30,21 +30,21 @@ _SET_BY_NAME: Final = (
     rb"text|binary|crlf|ident|delta|whitespace|export-ignore|export-subst|lockable"
     rb"|(?:linguist|gitlab)-[a-z-]+"
 )
-"""Attributes of git and of hosts of repositories that need no value. A user who makes a macro of one
-has its driver run nearly everywhere already.
+"""Attributes of git and of repository hosts that need no value. If the user has defined a macro with
+such a name, its driver already runs in nearly every repository.
 """
 
 _MACRO: Final = b"[attr]"
-"""How a line begins that gives several attributes one name."""
+"""The beginning of a line that defines a macro: one name for several attributes."""
 
 
 def why_git_obeys(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
-    """Return why git would obey the results of a call, for people; "" if it would not.
+    """Return the reason, for people, why git would obey the results of a call; "" if it would not.
 
     Args:
         workdir: the folder that the paths are relative to.
-        results: real path -> what the file will hold, None if it is removed. Only the content of
-            ``.gitattributes`` is looked at.
+        results: real path -> new content of the file, None if it is removed. Only the content of
+            ``.gitattributes`` is examined.
     """
     removed = {parts for parts, data in results.items() if data is None}
     folder = repository_around(workdir, results.keys() - removed, removed)
@@ -61,15 +61,15 @@ def why_git_obeys(workdir: Path, results: Mapping[Parts, bytes | None]) -> str:
 
 
 def is_attributes(parts: Parts) -> bool:
-    """Return whether a path is one of the files whose content counts."""
+    """Return whether a path names a ``.gitattributes``, in upper or lower case."""
     return parts[-1:] != () and parts[-1].casefold() == _ATTRIBUTES
 
 
 def repository_around(
     workdir: Path, made: Collection[Parts], removed: Collection[Parts] = ()
 ) -> Parts | None:
-    """Return the folder that git takes for a repository, before or after a call, and that holds one of
-    the paths; None if there is none.
+    """Return a folder above one of the paths that git takes for a repository before or after a call;
+    None if there is none.
 
     Args:
         made, removed: the real paths of the files that the call makes or changes, and removes.
@@ -87,10 +87,10 @@ def is_repository(folder: Path, made: Collection[str] = (), removed: Collection[
     """Return whether git takes a folder for a repository.
 
     Args:
-        made, removed: names in it that will be there and gone, in lower case, since the file system may
-            not tell the cases apart.
+        made, removed: names in it that will exist or be gone, in lower case, because the file system
+            may ignore case.
     """
-    # A link counts, wherever it leads: its target may come later.
+    # A link counts even if it is broken: its target may be created later.
     there = {
         name
         for name in _PARTS
@@ -105,7 +105,7 @@ def is_layout(names: Collection[str]) -> bool:
 
 
 def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
-    """Yield the folders above some paths: from the workspace on, or what is outside of it."""
+    """Yield the folders above some paths: the workspace and those in it, or those outside of it."""
     found: dict[Parts, None] = {}
     for parts in paths:
         above = next((count for count, name in enumerate(parts) if name != UP), len(parts))
@@ -115,13 +115,13 @@ def _folders_around(paths: Iterable[Parts]) -> Iterator[Parts]:
 
 @cache
 def _driver() -> re.Pattern[bytes]:
-    r"""Match a line that names a driver, or sets what may be a macro: at the top of the repository, in
-    its git folder or in the user's settings, ``[attr]`` gives several attributes one name. Only a name
-    without a sign and a value stands for others; so ``-diff`` and ``!diff`` name no driver.
+    r"""Return a pattern of lines that name a driver or set an attribute that may be a macro.
 
-    As git reads it, ``#`` begins a comment only at the start of a line, ``\r`` separates words, NUL
-    ends a line, and a pattern in quotes need not be separated from the first attribute. It is compiled
-    when attributes are first read, because that takes milliseconds.
+    ``[attr]`` defines macros at the top of the repository, in its git folder or in the user's settings.
+    Only a name without sign and value can be one; so ``-diff`` and ``!diff`` name no driver. As in git,
+    ``#`` begins a comment only at the start of a line, ``\r`` separates words, NUL ends a line, and a
+    quoted pattern need not be separated from the first attribute. The pattern is compiled on first use,
+    because that takes milliseconds.
     """
     return re.compile(
         rb"""
@@ -139,8 +139,8 @@ def _driver() -> re.Pattern[bytes]:
 
 
 def drivers_in(attributes: bytes | None) -> set[bytes]:
-    """Return the lines of a ``.gitattributes`` that name drivers; all, if one of these defines a macro,
-    because each may use that.
+    """Return the lines of a ``.gitattributes`` that name drivers; all lines if one of these defines a
+    macro, because any line may use it.
     """
     lines = set(_driver().findall(attributes or b""))
     if attributes is None or not any(line.strip().startswith(_MACRO) for line in lines):

@@ -1,6 +1,6 @@
-"""Glob patterns of searches, compared with paths below the searched directory.
+"""Glob patterns of searches, matched against paths relative to the searched directory.
 
-A pattern without a slash is compared with the last name alone, as models expect of ``*.py``. Pure;
+A pattern without a slash is matched against the last name alone, as models expect of ``*.py``. Pure;
 standard library only.
 """
 
@@ -18,7 +18,7 @@ def glob_matcher(pattern: str) -> Callable[[Parts], bool]:
     """Return a function that returns whether a path matches.
 
     Raises:
-        ValueError: its braces stand for too many patterns.
+        ValueError: the braces expand to too many patterns.
     """
     choices = [_compile(choice) for choice in expand_braces(pattern, SEARCHES)]
 

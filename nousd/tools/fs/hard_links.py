@@ -1,8 +1,8 @@
-"""The other names of closed files: a file can have several (hard links), and a rule is about names.
+"""Finds the other names of closed files: rules name paths, and a file can have several (hard links).
 
-A file is known by its device and inode. Nothing lists the names of a file, but it says how many it has:
-so those that lie at closed places are counted, and the others looked for as long as some are missing.
-Both searches are bounded, and say when they did not reach everything.
+A file is identified by its device and inode. The kernel does not list the names of a file, but reports
+their number: so the names at closed paths are counted, and the others are searched for while some are
+missing. Both searches are bounded, and report whether they reached everything.
 
 Everything here blocks. Standard library only.
 """
@@ -32,7 +32,7 @@ class LinkedFiles(NamedTuple):
     """Closed files with several names.
 
     Args:
-        unmet: file -> how many of its names have not been found yet.
+        unmet: file -> number of its names that have not been found yet.
         is_partial: whether more such files may exist.
     """
 
@@ -41,10 +41,10 @@ class LinkedFiles(NamedTuple):
 
 
 class OtherNames(NamedTuple):
-    """The names of closed files that are not closed themselves.
+    """Names of closed files that are not closed themselves.
 
     Args:
-        is_partial: whether more may exist where they were looked for.
+        is_partial: whether more may exist in the searched paths.
     """
 
     paths: tuple[Path, ...] = ()
@@ -78,7 +78,7 @@ def other_names(
     """Return the other names of closed files among some paths and everything below them.
 
     Args:
-        skipped: the closed paths, where names were counted already.
+        skipped: the closed paths, whose names were counted already.
     """
     unmet, strangers = dict(closed.unmet), dict[File, int]()
     found: list[Path] = []
@@ -90,7 +90,7 @@ def other_names(
             is_found = file_of(status) in unmet
             _meet(unmet if is_found else strangers, status)
             found += [Path(path)] if is_found else []
-    # A file of which a name was not met may be one of the closed files that were not reached.
+    # A file with a name that was not found may be a closed file that the first search did not reach.
     may_be_closed = closed.is_partial and any(strangers.values())
     is_sought = closed.is_partial or any(unmet.values())
     is_partial = walk.is_partial or bool(walk.unread)
@@ -98,7 +98,7 @@ def other_names(
 
 
 def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[str]:
-    """Return paths with links resolved, without those that lead to directories elsewhere."""
+    """Return the real paths of those that lie in ``folders`` or are files."""
     return [
         path
         for path in real_paths(paths)
@@ -107,7 +107,7 @@ def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[str]:
 
 
 class ClosedFiles:
-    """The files that are closed to reading by any name; looked for when one is first asked about.
+    """The files that are closed to reading under any name; searched for at the first query.
 
     Args:
         is_closed: returns whether a path with slashes, relative to the workspace, is closed.
@@ -125,14 +125,14 @@ class ClosedFiles:
         )
 
     def state_of(self, status: os.stat_result) -> Literal["open", "closed", "unknown"]:
-        """Return what a file with several names is; ``unknown`` if the search did not reach enough."""
+        """Return the state of a file with several names; ``unknown`` if the search was incomplete."""
         if file_of(status) in self._found.unmet:
             return "closed"
         return "unknown" if self._found.is_partial else "open"
 
 
 def file_of(status: os.stat_result) -> File:
-    """Return what a file is known by."""
+    """Return the identity of a file."""
     return status.st_dev, status.st_ino
 
 
@@ -142,9 +142,9 @@ def _meet(unmet: dict[File, int], status: os.stat_result) -> None:
 
 
 class _Walk:
-    """Walks through trees from their tops, as far as a number of entries allows.
+    """A breadth-first walk through trees, limited to a number of entries.
 
-    ``unread``: the directories that may not be listed.
+    ``unread``: the paths that permissions kept it from reading.
     """
 
     def __init__(self, entries_max: int) -> None:
@@ -155,10 +155,10 @@ class _Walk:
     def files(
         self, starts: Iterable[Path | str], enters: Callable[[str], bool]
     ) -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the path and status of each regular file, once even where one start lies in another.
+        """Yield the path and status of each regular file, once even if one start lies in another.
 
         Args:
-            enters: returns whether to go into a directory.
+            enters: returns whether to enter a directory.
         """
         ahead = deque(_outermost(starts))
         while ahead:
@@ -188,7 +188,7 @@ class _Walk:
 
 def _outermost(paths: Iterable[Path | str]) -> Iterator[str]:
     last: str | None = None
-    # What lies in a folder comes right behind it.
+    # In this order the content of a folder directly follows the folder.
     for path in sorted(map(str, paths), key=lambda path: path.split("/")):
         if last is None or not lies_in(path, last):
             yield path

@@ -1,7 +1,7 @@
-"""Opens a directory by its real path, and nothing that has replaced it meanwhile.
+"""Opens a directory by its real path, and refuses anything that has replaced it since.
 
-A path whose links were resolved once contains no link. So a link on the way was put there since,
-perhaps by somebody with access further up, and leads where nobody has checked.
+A path whose links were resolved contains no link. So a link on the way was put there later, perhaps by
+someone who may write in a directory above, and its target has not been checked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nousd.errors import ToolError
 from nousd.tools.fs.path_errors import format_given
 
 FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags to open a directory by its name in another: as a path only, and never a link."""
+"""Flags to open a directory by its name in another one, as a path only, without following a link."""
 
 
 def open_folder(path: Path) -> int:
@@ -27,14 +27,14 @@ def open_folder(path: Path) -> int:
         path: absolute, without ``..``.
 
     Raises:
-        OSError: it does not exist, or something on the way or at its end is not a directory; a link is
-            not.
+        OSError: it does not exist, or it or a component on the way is not a directory; a link counts
+            as none.
     """
     return open_below(os.open("/", FOLDER), path.parts[1:])
 
 
 def open_below(folder: int, names: Sequence[str]) -> int:
-    """Return the same for a directory some names below an open one, which is closed."""
+    """Return such a descriptor of a directory below an open one, which is closed."""
     for name in names:
         try:
             below = os.open(name, FOLDER, dir_fd=folder)
@@ -68,7 +68,7 @@ def make_changed_error(path: str) -> ToolError:
 
 
 def require_real(path: Path) -> None:
-    """Raise unless a real path still leads to its own directory; it may be gone.
+    """Raise if a link or a file has replaced a directory on a real path; the path may be gone.
 
     Raises:
         ToolError, OSError: as ``open_real``.

@@ -1,7 +1,7 @@
 """The spelling of paths outside the workspace, and the kernel's file systems.
 
-A real path is a tuple of names from the workspace on; outside, it begins with exactly as many ``..`` as
-needed. So each path has one spelling. Pure except for ``kernel_devices``; standard library only.
+A real path is a tuple of names relative to the workspace; outside, it begins with exactly as many ``..``
+as needed. So each path has one spelling. Pure except for ``kernel_devices``; standard library only.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Parts = tuple[str, ...]
 UP: Final = ".."
 
 KERNEL_PLACES: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
-"""Directories where the kernel shows what programs hold, such as keys in their environment: never
+"""Directories in which the kernel exposes data of programs, such as keys in their environment; never
 opened."""
 
 
 def is_kernels(place: Path) -> bool:
-    """Return whether a real path lies in one of ``KERNEL_PLACES``."""
+    """Return whether an absolute real path lies in one of ``KERNEL_PLACES``."""
     return any(place.is_relative_to(kernels) for kernels in KERNEL_PLACES)
 
 
@@ -31,7 +31,7 @@ def leads_out(parts: Parts) -> bool:
 
 
 def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
-    """Return the spelling of a path. Both are absolute, without links and ``..``."""
+    """Return the spelling of ``place``. Both paths are absolute, without links and ``..``."""
     here, there = workdir.parts, place.parts
     shared = 0
     while shared < min(len(here), len(there)) and here[shared] == there[shared]:

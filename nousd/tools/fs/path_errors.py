@@ -9,7 +9,7 @@ from typing import Final
 from nousd.errors import ToolError
 
 SHOWN_CHARS_MAX: Final = 200
-"""Characters of a path that an error message repeats."""
+"""Maximum characters of a path in an error message."""
 
 
 def format_given(given: str) -> str:
@@ -20,7 +20,7 @@ def format_given(given: str) -> str:
 
 @contextmanager
 def explain_os_errors(verb: str, given: str) -> Iterator[None]:
-    """Turn an operating system's refusal into ``<verb>_failed: <path as given>: <reason>``."""
+    """Turn an OSError into a ToolError ``<verb>_failed: <path as given>: <reason>``."""
     try:
         yield
     except OSError as error:
@@ -28,7 +28,7 @@ def explain_os_errors(verb: str, given: str) -> Iterator[None]:
 
 
 def make_outside_error(given: str) -> ToolError:
-    """Return the error for a path outside, as given: a model should not learn where it leads."""
+    """Return the error for a path outside, as given: the model must not learn its target."""
     return ToolError(f"path_outside_workdir: {format_given(given)}")
 
 

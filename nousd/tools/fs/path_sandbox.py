@@ -2,31 +2,30 @@
 
 Theory of operation. A path is never checked as a string and then used. It is *walked*, one component at
 a time, each opened relative to the descriptor of its parent and without following symbolic links. A
-link is read, and its target is walked instead by the same rules; ``..`` goes back to the directory we
-came from, which is a descriptor and not a name. A walk that leaves the workspace is refused: ``..``
-above its top by ``PathWalk._up``, an absolute target by ``names_of``. The result is a descriptor plus
-one last name, opened with ``O_NOFOLLOW``. If somebody replaces a directory by a link meanwhile, we
-still hold the directory, or the open fails; there is no gap to slip through.
+link is read, and its target is walked by the same rules; ``..`` goes back to the previous directory,
+which is held as a descriptor, not as a name. A walk that leaves the workspace is refused: ``..`` above
+its top by ``PathWalk._up``, an absolute target by ``names_of``. The result is a descriptor plus one last
+name, opened with ``O_NOFOLLOW``. If a directory is replaced by a link meanwhile, the walk still holds
+the directory, or the open fails; there is no race.
 
-The walk knows the real path of its result, so hidden paths are recognized however the path was spelled,
-even if they do not exist yet. The same holds for paths that are denied to one call
-(``PathSandbox.restrict``): what a rule denies is denied where it is opened, whatever was replaced
-since the decision.
+The walk knows the real path of its result, so hidden paths are recognized in any spelling, even if they
+do not exist yet. The same holds for paths that are denied to one call (``PathSandbox.restrict``): rules
+are applied when a path is opened, so it does not matter what was replaced since the decision.
 
 A path outside can be opened to one call (``PathSandbox.allow_outside``), after the user has approved
-that very path. Its walks begin at the root, follow the same rules, and count only if they arrive inside
-or at such a path: a link that was replaced since the approval leads nowhere. The daemon's own files and
-the kernel's stay out of reach.
+exactly that path. Its walks begin at the root, follow the same rules, and succeed only if they end
+inside or at such a path, so a link that was replaced since the approval is useless. The files of the
+daemon and of the kernel stay out of reach.
 
-A file with several names (hard links) is refused: another name may be outside, or be our own state, and
-nothing lists them. Where the user allows such files, those that are closed to the call by another name
-are looked for (``hard_links``). Directories cannot have several.
+A file with several names (hard links) is refused: another name may lie outside or in the daemon's own
+state, and the kernel does not list them. If the user allows such files, ``hard_links`` finds those that
+are closed to the call under another name. A directory has only one name.
 
 Why not ``openat2`` with ``RESOLVE_BENEATH``: it refuses absolute links that lead back inside, it does
-not report where it arrived (which hidden paths need), and a second way beside it would be needed for
+not report the real path (needed to recognize hidden paths), and a second method would be needed for
 creating directories and for other kernels.
 
-It deliberately does not know what a tool does with a file. Everything here blocks: call it in a thread.
+This module does not know what a tool does with a file. Everything here blocks: call it in a thread.
 Standard library and ``nousd.errors`` only, so that the search process starts quickly.
 """
 
@@ -64,12 +63,12 @@ _ROOT: Final = Path("/")
 class PathSandbox:
     """The part of the file system that file tools may access.
 
-    ``restrictions``: what must not be opened although it lies inside. ``asks``: whether the user can be
-    asked about outside paths. ``opened``: outside paths that are allowed, with everything below; None:
-    no path leads out.
+    ``restrictions``: paths inside that must not be opened. ``asks``: whether the user can be asked
+    about outside paths. ``opened``: outside paths that are allowed, with everything below; None if no
+    path may lead outside.
 
     Args:
-        workdir: the workspace: the directory that no path may lead out of; must exist.
+        workdir: the workspace, which paths must not leave; must exist.
         hidden: files and directories that count as outside even if they lie inside.
         hard_links: whether files with several names may be opened.
 
@@ -90,7 +89,7 @@ class PathSandbox:
         self._kernel_devices: frozenset[int] = frozenset()
         if not self.workdir.is_dir():
             raise ConfigError(f"workdir: {workdir} is not a directory")
-        # The directory may be reached by a link; paths spelled that way are inside as well.
+        # The workspace may be named through a link; paths spelled that way are inside as well.
         self._roots = (self.workdir.parts, self.spelled.parts)
         places = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]
         if any(self.workdir.is_relative_to(place) for place in places):
@@ -100,8 +99,8 @@ class PathSandbox:
         self._hidden |= {parts for parts in around if leads_out(parts)}
 
     def is_hidden(self, parts: Parts) -> bool:
-        """Return whether the real path ``parts`` belongs to the daemon, or to the kernel outside of the
-        workspace.
+        """Return whether the real path ``parts`` belongs to the daemon or, outside of the workspace, to
+        the kernel.
         """
         return any(parts[: len(place)] == place for place in self._hidden)
 
@@ -114,11 +113,12 @@ class PathSandbox:
         why_obeyed: WhyObeyed | None = None,
         may_miss: bool = False,
     ) -> PathSandbox:
-        """Return a copy for one call, which refuses more: ``path_denied``, and invisible in walks.
+        """Return a copy for one call with more restrictions. Restricted paths are refused with
+        ``path_denied``; those closed to reading are not listed either.
 
         Args:
-            reading, writing: see ``Restrictions``; places are spelled as ``real`` returns them.
-            repositories: whether to close what git takes for a repository to writing.
+            reading, writing: see ``Restrictions``; they match paths as ``real`` returns them.
+            repositories: whether to close folders that git takes for repositories to writing.
             why_obeyed: see ``Restrictions``.
             may_miss: see ``Restrictions``.
         """
@@ -136,8 +136,8 @@ class PathSandbox:
         return restricted
 
     def is_unknown(self, given: str) -> bool:
-        """Return whether a path leads to a file with several names of which a closed one may not have
-        been found.
+        """Return whether a path leads to a file with several names, one of which may be closed because
+        the search was incomplete.
         """
         if self.restrictions.closed_files is None or not self.restrictions.hard_links:
             return False
@@ -151,14 +151,14 @@ class PathSandbox:
         return self.restrictions.closed_files.state_of(status) == "unknown"
 
     def asking(self) -> PathSandbox:
-        """Return a copy for a call about which the user can be asked: see ``beyond``."""
+        """Return a copy for a call that can ask the user about outside paths: see ``beyond``."""
         asking = copy.copy(self)
         asking.asks = True
         return asking
 
     def beyond(self, given: str) -> str | None:
-        """Return the real, absolute target of a path that leads out; None if it does not, or if the
-        user cannot be asked: also for a target that cannot be displayed.
+        """Return the real, absolute target of a path that leads outside; None if it does not, if the
+        user cannot be asked, or if the target is not printable.
         """
         if not self.asks:
             return None
@@ -179,8 +179,8 @@ class PathSandbox:
         return absolute if absolute.isprintable() else None
 
     def allow_outside(self, places: Iterable[str]) -> PathSandbox:
-        """Return a copy for one call, which may also use the given paths outside and everything
-        below them.
+        """Return a copy for one call that may also use the given outside paths and everything below
+        them.
 
         Args:
             places: as ``beyond`` returns them.
@@ -194,7 +194,7 @@ class PathSandbox:
         return opened
 
     def make_relative(self, place: str) -> str:
-        """Return the spelling by ``real`` of a path that ``beyond`` has returned."""
+        """Return a path that ``beyond`` has returned as ``real`` spells it."""
         return "/".join(from_workdir(self.workdir, Path(place))) or "."
 
     def is_seen(self, parts: Parts) -> bool:
@@ -203,21 +203,20 @@ class PathSandbox:
         return not (self.is_hidden(parts) or self.restrictions.close_to_reading(parts))
 
     def is_kernels(self, folder: int) -> bool:
-        """Return whether an open directory belongs to the kernel's file systems, for walks that may
-        lead out.
+        """Return whether an open directory belongs to a kernel file system; False if no walk can lead
+        outside.
         """
         return bool(self._kernel_devices) and os.fstat(folder).st_dev in self._kernel_devices
 
     def may_pass(self, parts: Parts) -> bool:
-        """Return whether a directory may be created there on the way to an allowed path."""
+        """Return whether a directory may be created at a real path on the way to an allowed path."""
         return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
 
     def real(self, given: str) -> str:
-        """Return where a path leads, with slashes, relative to the workspace; ``.`` for the workspace
-        itself.
+        """Return the real path, with slashes, relative to the workspace; ``.`` for the workspace itself.
 
-        Neither the target nor the directories on the way need to exist; a missing one is not a link.
-        With opened paths the target may be outside, spelled with ``..``.
+        Neither the target nor the directories on the way need to exist; a missing name counts as no
+        link. With opened paths the target may be outside, spelled with ``..``.
 
         Raises:
             ToolError, OSError: as ``locate``.
@@ -225,7 +224,7 @@ class PathSandbox:
         return self.real_and_links(given)[0]
 
     def real_and_links(self, given: str) -> tuple[str, list[str]]:
-        """Return where a path leads, and the real paths of the links that were followed.
+        """Return the real path, and the real paths of the links that were followed.
 
         Raises:
             ToolError, OSError: as ``real``.
@@ -247,8 +246,8 @@ class PathSandbox:
 
         Raises:
             ToolError: ``path_outside_workdir`` or ``path_invalid``, naming the path as given; or
-                ``path_denied`` if a folder that is missing may not be made.
-            OSError: what the operating system says of a folder on the way.
+                ``path_denied`` if a missing directory may not be created.
+            OSError: the operating system refuses a directory on the way.
         """
         if create_parents:
             # Create nothing on the way to a path that must not be created.
@@ -265,13 +264,13 @@ class PathSandbox:
     def locate_real(
         self, parts: Parts, *, create_parents: bool = False, in_passing: bool = False
     ) -> Iterator[ResolvedPath]:
-        """Walk to a path that ``real`` or an earlier walk has found.
+        """Walk to a path that ``real`` or an earlier walk has returned.
 
         Args:
             in_passing: also allow a directory on the way to an opened path.
 
         Raises:
-            ToolError, OSError: as ``locate``; also if one of the names is a link by now.
+            ToolError, OSError: as ``locate``; also if one of the names has become a link.
         """
         given = "/".join(parts)
         names = [*self._names_of_workdir, *parts]
@@ -304,7 +303,7 @@ class PathSandbox:
 
     @property
     def top(self) -> Path:
-        """The start of every walk: the workspace, and the root if some paths lead out."""
+        """The start of every walk: the workspace, or the root if paths may lead outside."""
         return self.workdir if self.opened is None else _ROOT
 
     def from_top(self, names: Parts) -> Parts:
@@ -324,14 +323,14 @@ class PathSandbox:
         """Split a path into names; those of an absolute one start at the top. ``..`` is left in place.
 
         Raises:
-            ToolError: it is absolute and outside of the workspace, and no path leads out.
+            ToolError: it is absolute and outside of the workspace, and no path may lead outside.
         """
         pure = PurePosixPath(path)
         if not pure.is_absolute():
             return list(pure.parts)
         if self.opened is not None:
             return list(pure.parts[1:])
-        # POSIX treats a leading "//" differently; for Linux it is the same as "/".
+        # POSIX allows "//" at the beginning to differ from "/"; on Linux they are the same.
         inside = self._inside(("/", *pure.parts[1:]))
         if inside is None:
             raise make_outside_error(given)
@@ -353,7 +352,7 @@ def _expand_path(given: str) -> str:
         raise ToolError(f"path_invalid: {format_given(given)} is not valid Unicode") from None
     if not given.startswith("~") and "$" not in given:
         return given
-    # Only allowed variables: a file name must not become a way to read a secret.
+    # Only allowed variables are expanded, so that a file name cannot reveal a secret.
     variables = filter_environment()
     if given == "~" or given.startswith("~/"):
         given = variables.get("HOME", "~") + given[1:]

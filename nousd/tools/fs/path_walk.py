@@ -1,4 +1,4 @@
-"""One walk from the workspace, or from the root, to a path, name by name, with descriptors.
+"""A walk from the workspace, or from the root, to a path: name by name, with descriptors.
 
 ``path_sandbox`` decides where a walk may lead. Standard library and ``nousd.errors`` only.
 """
@@ -20,7 +20,7 @@ SYMLINKS_MAX: Final = 40
 """Maximum links followed for one path; the kernel's own limit."""
 
 DEPTH_MAX: Final = 128
-"""Maximum depth of directories. Each holds a descriptor while a path is walked."""
+"""Maximum depth of directories. Each one takes a descriptor during a walk."""
 
 _FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -40,11 +40,11 @@ class WalkRules(Protocol):
         ...
 
     def from_top(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return names from the top as names from the workspace."""
+        """Return names relative to the top as names relative to the workspace."""
         ...
 
     def names_of(self, path: str, given: str) -> list[str]:
-        """Split the target of a link into names; raise ToolError if it leads out."""
+        """Split the target of a link into names; raise ToolError if it leads outside."""
         ...
 
     def is_hidden(self, parts: tuple[str, ...]) -> bool:
@@ -63,8 +63,8 @@ class WalkRules(Protocol):
 class PathWalk:
     """A walk down from the top of a path sandbox.
 
-    Invariant: ``len(self._folders) == len(self._names) + 1``; no folder is a link or hidden, and one
-    that does not exist is None.
+    Invariant: ``len(self._folders) == len(self._names) + 1``; no folder is a link or hidden, and a
+    missing one is None.
     """
 
     def __init__(self, rules: WalkRules, given: str) -> None:
@@ -82,7 +82,7 @@ class PathWalk:
 
     @property
     def folder(self) -> int:
-        """The directory of the walk, which exists unless missing ones were imagined."""
+        """The current directory of the walk; it must exist, so not after ``missing="imagine"``."""
         folder = self._folders[-1]
         assert folder is not None
         return folder

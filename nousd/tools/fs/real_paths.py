@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def real_paths(paths: Iterable[Path]) -> list[str]:
-    """Return what ``os.path.realpath`` does for each, in less time: paths that are closed to a command
-    mostly lie in few folders, and each folder is resolved once.
+    """Return ``os.path.realpath`` of each path, but faster: most paths that are closed to a command lie
+    in few folders, and each folder is resolved only once.
 
     Args:
         paths: absolute.
@@ -21,7 +21,7 @@ def real_paths(paths: Iterable[Path]) -> list[str]:
         if above not in folders:
             folders[above] = os.path.realpath(above or "/")
         real = f"{folders[above].rstrip('/')}/{name}"
-        # Unlike those of Path, these bear loops.
+        # Unlike the methods of Path, these accept loops of links.
         is_plain = name not in {"", ".", ".."} and not os.path.islink(real)  # noqa: PTH114
         found.append(real if is_plain else os.path.realpath(path))
     return found

@@ -1,4 +1,4 @@
-"""Reads files that anybody may have put there. Standard library only."""
+"""Reads files of unknown origin, which may be FIFOs or links. Standard library only."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import Final
 
 _PIECE_BYTES: Final = 64 * 1024
-"""Most such files are smaller, and room for ``bytes_max`` takes longer to make than to read them."""
+"""Most such files are smaller; a buffer of ``bytes_max`` takes longer to allocate than they to read."""
 
 
 def beginning_of(path: Path | str, bytes_max: int, *, follow: bool = False) -> bytes:
-    """Return the beginning of a regular file; nothing of anything else, and if it cannot be read.
+    """Return the beginning of a regular file; nothing if it is not one or cannot be read.
 
     Args:
         follow: whether the name may be a link.
     """
-    # A FIFO must not block.
+    # O_NONBLOCK: opening a FIFO must not block.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
         descriptor = os.open(path, flags)

@@ -27,7 +27,7 @@ _ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 SEVERAL_NAMES: Final = (
     "it has several names (hard links), and another may lie outside of the workdir"
 )
-"""The reason why such a file is not opened."""
+"""Why a file with several names is not opened."""
 
 OTHER_NAME: Final = "it is another name (hard link) of a file that a rule closes to reading"
 
@@ -38,7 +38,8 @@ UNKNOWN_NAME: Final = (
 
 
 WhyObeyed = Callable[[Mapping[Parts, bytes | None]], str]
-"""Takes real path -> what the file will hold, None if it is removed."""
+"""Returns why a program would obey the results of a write, "" if none would. Takes real path -> new
+content of the file, None if it is removed."""
 
 
 class Restrictions(NamedTuple):
@@ -52,12 +53,11 @@ class Restrictions(NamedTuple):
         hard_links: whether to open files with several names, unless they are among ``own``.
         own: files and folders of the daemon.
         closed_files: the files of ``reading``, by device and inode; None if there are none.
-        may_miss: whether to open a file with several names although one may be closed: the user was
-            asked.
-        no_repository_in: the workspace in which no write may lead into a folder that git takes for a
-            repository, or make one; None: it may.
-        why_obeyed: says why a program would obey the results of a write, which is refused then; "" if
-            none would.
+        may_miss: whether to open a file with several names even if the search may have missed a closed
+            one, because the user was asked.
+        no_repository_in: the workspace in which no write may go into a folder that git takes for a
+            repository, or make one; None to allow both.
+        why_obeyed: a write is refused if this returns a reason.
     """
 
     reading: tuple[re.Pattern[str], ...] = ()
@@ -85,10 +85,10 @@ class Restrictions(NamedTuple):
         return workdir is not None and repository_around(workdir, (parts,)) is not None
 
     def require_unobeyed(self, results: Mapping[Parts, bytes | None]) -> None:
-        """Raise if a program would obey what is about to be written.
+        """Raise if a program would obey the results of a write.
 
         Raises:
-            ToolError: ``path_denied``: it could be written unasked when the call was judged.
+            ToolError: ``path_denied``: this was not so when the call was allowed without approval.
         """
         if self.why_obeyed is not None and (why := self.why_obeyed(results)):
             names = ", ".join("/".join(parts) for parts in results)
@@ -97,7 +97,7 @@ class Restrictions(NamedTuple):
             )
 
     def refuse(self, status: os.stat_result) -> None:
-        """Raise OSError for anything but a regular file of which no name is closed."""
+        """Raise OSError unless a file is regular and none of its names is or may be forbidden."""
         refuse_irregular(status)
         if status.st_nlink == 1:
             return
@@ -112,25 +112,25 @@ class Restrictions(NamedTuple):
             raise OSError(errno.EMLINK, UNKNOWN_NAME)
 
     def open_descriptor(self, descriptor: int) -> BinaryIO:
-        """Return a file that was opened for reading; if it is refused, its descriptor is closed.
+        """Return a file object for a descriptor open for reading, which is closed if it is refused.
 
         Raises:
             OSError: as ``refuse``.
         """
         with ExitStack() as refused:
-            # Checked first: a directory cannot become a file object, which would not close it either.
+            # Checked first: os.fdopen fails for a directory, and does not close its descriptor.
             refused.callback(os.close, descriptor)
             self.refuse(os.fstat(descriptor))
             refused.pop_all()
         return os.fdopen(descriptor, "rb")
 
     def _is_foreign(self, status: os.stat_result) -> bool:
-        """Return whether a file is not one of the daemon's under another name."""
+        """Return whether a file is not a file of the daemon under another name."""
         return not any(os.path.samestat(status, own) for own in _files(self.own))
 
 
 def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
-    """Yield the status of files, and of all files in directories, that exist."""
+    """Yield the status of the existing files among ``places`` and below its directories."""
     for place in places:
         with suppress(OSError):
             if not place.is_dir():
@@ -151,10 +151,10 @@ class ResolvedPath:
 
     Args:
         folder: descriptor (``O_PATH``) of its directory.
-        name: one component, not a link when it was checked; ``.`` for the directory itself.
+        name: one component, which was not a link when checked; ``.`` for the directory itself.
         parts: the real path, relative to the workspace.
         given: the path as the caller gave it, for messages.
-        links: the real paths of the links that led there, which can be closed as well.
+        links: the real paths of the links that were followed, which can be closed as well.
     """
 
     def __init__(

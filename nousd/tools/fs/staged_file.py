@@ -1,11 +1,11 @@
-"""A file that is finished before it gets its name.
+"""Files that are complete before they get a name.
 
-A reader, a crash or a full disk never finds half a file, and of one that was not put into place nothing
-is left: until then it has no name (``O_TMPFILE``), so the kernel removes it with our descriptor, however
-we end. A rename needs a name, which it has from one system call to the next.
+No reader finds half a file, even after a crash or on a full disk, and a file that is not put into place
+leaves nothing behind: until then it has no name (``O_TMPFILE``), so the kernel removes it with its
+descriptor, however the process ends. Renaming needs a name, which exists between two system calls.
 
-A kill between these two leaves a whole file called ``.HEX.tmp``. So does a kill at any time before on a
-file system that only knows files with names (NFS, FAT, most of FUSE).
+A process killed between these two leaves a complete file called ``.HEX.tmp``. On a file system without
+unnamed files (NFS, FAT, most of FUSE) a kill at any earlier time leaves one, possibly incomplete.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from typing import Final
 from nousd.tools.fs.resolved_path import ResolvedPath
 
 _ONLY_NAMED: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
-"""How a file system says that it only knows files with names."""
+"""Errors of file systems that do not support files without names."""
 
 
 class StagedFile:
-    """A finished file without a place.
+    """A complete file that is not in its place yet.
 
     Args:
         descriptor: of the file.
-        folder: descriptor of the directory where it has a name.
-        name: its name there; None: it has none.
+        folder: descriptor of the directory that ``name`` is in.
+        name: its temporary name; None if it has no name.
     """
 
     def __init__(self, descriptor: int, folder: int, name: str | None) -> None:
@@ -48,7 +48,7 @@ class StagedFile:
             os.replace(self._name, place.name, src_dir_fd=self._folder, dst_dir_fd=place.folder)
         else:
             name = _new_name()
-            # The target of this link is the file itself, which has no other path.
+            # The link in /proc leads to the file itself, which has no other path.
             os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=place.folder)
             with ExitStack() as undo:
                 undo.callback(_remove, place.folder, name)
@@ -66,19 +66,19 @@ def stage_file(
     mode: int | None = None,
     executable: bool = False,
 ) -> Iterator[StagedFile]:
-    """Write a file durably, to be put into place in the block; if it is not, nothing of it is left.
+    """Write a file durably, to be put into place inside the block; otherwise it is discarded.
 
     Args:
-        old: the file that gives owner and mode.
-        mode: the mode instead; with neither, 0666 less the umask.
-        executable: whether everybody who may read it may also run it.
+        old: the file whose owner and mode are kept.
+        mode: the mode, instead of that of ``old``; with neither, 0666 less the umask.
+        executable: whether everyone who may read it may also run it.
     """
     with ExitStack() as stack:
         descriptor, name = _create_file(place.folder)
         file = stack.enter_context(os.fdopen(descriptor, "wb"))
         folder = place.folder
         if name is not None:
-            # The directory may be somewhere else by the end of the block.
+            # The directory may have been moved by the end of the block.
             folder = os.dup(folder)
             stack.callback(os.close, folder)
             stack.callback(_remove, folder, name)
@@ -95,7 +95,7 @@ def stage_file(
 
 
 def runnable(mode: int) -> int:
-    """Return a mode that lets everybody who may read a file run it."""
+    """Return a mode that lets everyone who may read a file run it."""
     return mode | (mode & 0o444) >> 2
 
 

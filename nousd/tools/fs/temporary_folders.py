@@ -1,4 +1,4 @@
-"""Temporary folders of a daemon. One that was killed leaves its own, which the next daemon removes."""
+"""Temporary folders of a daemon. A killed daemon leaves its own, which the next one removes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nousd.tools.fs.deep_folders import remove_folder
 
 @contextmanager
 def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Provide a folder that only this user can enter.
+    """Create a folder that only this user can enter, and remove it at the end of the block.
 
     Args:
-        prefix: the beginning of its name; the daemon's process id is next.
+        prefix: the beginning of its name, followed by the daemon's process id.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{os.getpid()}-"))
     try:

@@ -24,7 +24,7 @@ BINARY_PROBE_BYTES: Final = 8 * 1024
 """A file with a NUL in its first bytes counts as binary."""
 
 WRITING: Final = trio.CapacityLimiter(1)
-"""One change at a time in the whole daemon, so that two edits of one file never lose one of them."""
+"""Allows one change at a time in the daemon, so that concurrent edits of a file do not get lost."""
 
 
 _IMAGES: Final = {
@@ -52,11 +52,11 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
     """Read a whole file.
 
     Returns:
-        Its byte order mark (or nothing), and the text behind it with the line endings it has.
+        Its byte order mark or nothing, and the text after it with unchanged line endings.
 
     Raises:
-        ToolError: if it is too large, or no UTF-8 text.
-        OSError: if it cannot be read.
+        ToolError: it is too large, or not UTF-8 text.
+        OSError: it cannot be read.
     """
     with place.open_file() as file:
         data = file.read(TEXT_BYTES_MAX + 1)
@@ -74,8 +74,8 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
 def replace_file(place: ResolvedPath, data: bytes) -> None:
     """Create a file, or replace a regular file.
 
-    A replaced file keeps its mode; a new file gets 0666 less the umask. If it fails, only the old file
-    is left.
+    A replaced file keeps its mode; a new file gets 0666 less the umask. If replacing fails, the old file
+    is unchanged.
 
     Raises:
         ToolError, OSError: as ``writable``, and ``ResolvedPath.require_unobeyed``.
@@ -93,6 +93,6 @@ def writable(place: ResolvedPath) -> os.stat_result | None:
     """
     old = place.require_writable()
     if old is not None:
-        # Renaming only needs the directory's permission; a write should need the file's.
+        # Renaming needs only permission for the directory; a write should need it for the file.
         os.close(place.open(os.O_WRONLY))
     return old

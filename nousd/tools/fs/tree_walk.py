@@ -1,7 +1,7 @@
-"""Walks through everything below a directory of the workspace, in order.
+"""Walks through everything below a directory of the workspace, in sorted order.
 
-Links are listed but never followed; ``.git``, and what is hidden or denied to the call, is not listed.
-Every directory is opened name by name from the top, so that replacing one by a link leads nowhere.
+Links are listed but never followed; ``.git``, and paths hidden or denied to the call, are not listed.
+Every directory is opened name by name from the top, so replacing one by a link has no effect.
 Standard library only.
 """
 

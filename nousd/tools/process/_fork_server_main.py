@@ -1,18 +1,19 @@
-"""The fork server: a small process from which the supervisors of commands are forked ready.
+"""The fork server: a small process that forks the supervisors of commands with all modules loaded.
 
-Its argument is SOCKET. Over it comes one message for each start, GRACE_MS, with descriptors: a job, then
-those that the job is about. The reply is PID, with a pidfd of the new process, or -ERRNO where nothing
-could be forked. The other end, and the reasons for all this, are in ``nousd.tools.process.fork_server``.
+Its argument is SOCKET. Each start is one message over this socket: GRACE_MS, with descriptors of a job
+and of the job's ``places``. The reply is PID, with a pidfd of the new process, or -ERRNO if it could not
+be forked. The other end, and the reasons for this design, are in ``nousd.tools.process.fork_server``.
 
-It has one thread and never reads a job: the forked process does, so no key is ever in the memory that
-all later ones inherit. A forked process lets go of everything that is not its own before anything else,
-and never comes back into the loop.
+The server has one thread and never reads a job. The forked process reads it, so no key is ever in memory
+that later processes inherit. A forked process first closes all descriptors but its own, and never
+returns to the loop.
 
-It is a *subreaper*. A supervisor that is killed leaves its command to it, and what comes that it has not
-forked is killed. It ends when the daemon has: at once if nothing runs, else when the supervisors have
-ended their commands. One that does not, because somebody has stopped it, is killed.
+The server is a *subreaper*: it becomes the parent of the processes of a killed supervisor, and kills all
+children that it has not forked. When the daemon has ended, the server ends too: at once if nothing runs,
+else when the supervisors have ended their commands. A supervisor that does not, because it is stopped,
+is killed.
 
-A program of its own: standard library only.
+A separate program: standard library only.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-# Behind everything else: a folder of ours must not take the place of a module of Python's.
+# Last, so that no folder of the project shadows a module of the standard library.
 sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
 
 from nousd.tools.own_program import load_programs
 from nousd.tools.process import supervisor_process as supervisor
 
 DESCRIPTORS_MAX = 64
-"""Descriptors with one message."""
+"""Maximum descriptors with one message."""
 
 LINGER_SECONDS = 2 * supervisor.KILLING_SECONDS_MAX
-"""How long supervisors may take after the daemon's death, besides the grace period."""
+"""How long supervisors may take after the daemon's death, in addition to the grace period."""
 
 _LOOK_SECONDS = 0.01
 
@@ -51,9 +52,9 @@ def main(arguments: list[str]) -> None:
     requests.set_inheritable(False)
     supervisor.become_subreaper()
     load_programs()
-    # Python sets a variable for the C library by itself; a command has only its own.
+    # Python sets a locale variable by itself; a command gets only its own variables.
     os.environ.clear()
-    # Garbage collection would copy pages that all processes share.
+    # Without this, garbage collection would write to pages that all processes share.
     gc.collect()
     gc.freeze()
     Server(requests).run()
@@ -65,7 +66,7 @@ class Server:
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self._grace_seconds: dict[int, float] = {}
-        """Supervisor -> how long its command may take to end after the daemon's death."""
+        """Supervisor's process id -> how long its command may take to end after the daemon's death."""
         self._wake = supervisor.wake_on_signals((signal.SIGCHLD,))
 
     def run(self) -> None:
@@ -83,7 +84,7 @@ class Server:
     # --- starts --------------------------------------------------------------------------------
 
     def _answer(self) -> bool:
-        """Fork the process that one message asks for; return False once the daemon is gone."""
+        """Fork the process that one message requests; return False if the daemon is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(
                 self._requests, 64, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
@@ -110,7 +111,7 @@ class Server:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.SIGNALS)
         self._grace_seconds[process] = grace_seconds
-        # It cannot be reaped before we do, so the number is still its own.
+        # Only we can reap it, so its process id has not been reused.
         handle = os.pidfd_open(process)
         self._reply(process, handle)
         os.close(handle)
@@ -132,10 +133,10 @@ class Server:
             self._kill_strangers()
 
     def _kill_strangers(self) -> None:
-        """Kill what a dead supervisor has left, until a look finds nothing of it.
+        """Kill the processes of a dead supervisor, until a scan finds none.
 
-        A process that forks while we look can hide its child from one look; but then its own death wakes
-        us for the next one.
+        A process that forks during a scan can hide its child from it; but then its own death wakes us
+        for the next scan.
         """
         deadline = time.monotonic() + supervisor.KILLING_SECONDS_MAX
         while strangers := self._strangers():
@@ -149,7 +150,7 @@ class Server:
                 self._grace_seconds.pop(ended[0], None)
 
     def _strangers(self) -> list[int]:
-        """Return the processes below us that no living supervisor answers for."""
+        """Return the processes below us that belong to no living supervisor."""
         return [
             process.id
             for process in supervisor.descendants(os.getpid(), self._grace_seconds)
@@ -170,7 +171,7 @@ class Server:
 
 
 def _reap_child() -> tuple[int, int] | None:
-    """Reap a child that has ended; return it and its status."""
+    """Reap a child that has ended; return its process id and status, None if there is none."""
     try:
         process, status = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -191,10 +192,10 @@ def _begin(descriptors: Sequence[int]) -> NoReturn:
         _place(descriptors[1:], job["places"])
         supervisor.run(job)
         code = 0
-    except SystemExit as exit:  # of a program of ours
+    except SystemExit as exit:  # raised by a program that was loaded beforehand
         code = int(exit.code or 0)
     finally:
-        # Nothing of the server may run here, no handler and no cleanup.
+        # No exit handler or cleanup of the server may run here.
         if sys.exc_info()[1] is not None:
             sys.excepthook(*sys.exc_info())
         with contextlib.suppress(Exception):
@@ -214,7 +215,7 @@ def _close_all_but(kept: Sequence[int]) -> None:
 def _read(descriptor: int) -> supervisor.Job:
     data = os.read(descriptor, os.fstat(descriptor).st_size)
     os.close(descriptor)
-    job: supervisor.Job = marshal.loads(data)  # noqa: S302 - of our own daemon
+    job: supervisor.Job = marshal.loads(data)  # noqa: S302 - from our own daemon
     return job
 
 
@@ -225,7 +226,7 @@ def _move_descriptor(descriptor: int, least: int) -> int:
 
 
 def _place(descriptors: Sequence[int], places: Sequence[Sequence[int]]) -> None:
-    """Give each descriptor the numbers that it has for the daemon, and no other."""
+    """Give each descriptor the numbers that the job states, and no other."""
     beyond = 1 + max(number for numbers in places for number in numbers)
     moved = [_move_descriptor(descriptor, beyond) for descriptor in descriptors]
     for descriptor, numbers in zip(moved, places, strict=True):

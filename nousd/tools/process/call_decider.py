@@ -1,13 +1,13 @@
-"""Answers the system calls of a sandboxed command that its filter leaves to the supervisor.
+"""Answers the system calls of a sandboxed command that its filter passes to the supervisor.
 
-Two kinds wait for it, see ``nousd.tools.sandbox.seccomp``: calls that change the mode, times or owner of
+There are two kinds, see ``nousd.tools.sandbox.seccomp``: calls that change the mode, times or owner of
 files (``metadata_calls``), and calls that make, open for writing, rename or remove entries of folders
-(``entry_calls``). Where each may act is in ``writable_places``.
+(``entry_calls``). ``writable_places`` determines where they may act.
 
-It runs in a thread of the supervisor, which goes on with its duties whatever the calls are and however
-many. The thread has no capabilities, as the command has none, so the kernel refuses it what it would
-refuse the command. When it ends, for whatever reason, calls fail with ENOSYS. No answer waits for
-anything but a file system: nothing is opened that another process could keep waiting.
+It runs in a thread of the supervisor, so that no call, and no number of calls, keeps the supervisor from
+its duties. The thread has no capabilities, as the command has none, so the kernel refuses it what it
+would refuse the command. When the thread ends, for whatever reason, calls fail with ENOSYS. No answer
+waits for anything but a file system: no file is opened that another process could make block.
 
 Loaded by the fork server, and so standard library only.
 """
@@ -49,12 +49,12 @@ CAPABILITY_VERSION = 0x20080522
 
 
 def decide_calls(receiver: socket.socket) -> None:
-    """Wait for the listener, then decide calls until nobody is left that could make one.
+    """Wait for the listener, then decide calls until no process is left that could make one.
 
     Args:
-        receiver: from where ``_landlock_main`` sends the listener and its plan.
+        receiver: the socket over which ``_landlock_main`` sends the listener and its plan.
     """
-    # They are for the thread that waits for them, and would interrupt this one's calls.
+    # Signals are for the main thread, and would interrupt the calls of this one.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with receiver:
         _, received, _, _ = socket.recv_fds(receiver, 1, 2)
@@ -64,7 +64,7 @@ def decide_calls(receiver: socket.socket) -> None:
     try:
         with open(plan, "rb") as file:  # noqa: PTH123
             file.seek(0)
-            wanted: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own daemon
+            wanted: dict[str, Any] = marshal.load(file)  # noqa: S302 - from our own daemon
         _drop_capabilities()
         Decider(listener, wanted).run()
     finally:
@@ -72,17 +72,20 @@ def decide_calls(receiver: socket.socket) -> None:
 
 
 def _drop_capabilities() -> None:
-    """Make the kernel judge this thread as it judges the command; the others keep what they have."""
+    """Drop the capabilities of this thread, so that the kernel treats it like the command; the other
+    threads keep theirs.
+    """
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     check_result(LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
 
 
 class Decider:
-    """The calls of one command.
+    """Decides the calls of one command.
 
     Args:
-        listener: of the command's filter.
-        plan: ``calls`` (number -> name of the calls that come) and what ``WritablePlaces`` takes.
+        listener: the descriptor of the command's filter.
+        plan: ``calls`` (number -> name of the calls that are passed on) and the plan of
+            ``WritablePlaces``.
     """
 
     def __init__(self, listener: int, plan: dict[str, Any]) -> None:
@@ -97,7 +100,7 @@ class Decider:
         }
 
     def run(self) -> None:
-        """Decide one call after the other."""
+        """Decide one call after another."""
         while (call := self._next()) is not None:
             try:
                 self._send(call, self._answers[call.number](call))
@@ -110,7 +113,7 @@ class Decider:
             try:
                 fcntl.ioctl(self._listener, RECEIVE, notification)
                 return Call(self._listener, notification)
-            except FileNotFoundError:  # who called is dead, or all are
+            except FileNotFoundError:  # the caller is dead, or every process of the command is
                 poll = select.poll()
                 poll.register(self._listener, 0)
                 if poll.poll(0):
@@ -130,5 +133,5 @@ class Decider:
     def _reply(self, call: Call, result: int, flags: int = 0) -> None:
         try:
             fcntl.ioctl(self._listener, SEND, struct.pack("=QqiI", call.id, 0, result, flags))
-        except FileNotFoundError:  # who called is dead
+        except FileNotFoundError:  # the caller is dead
             return

@@ -1,15 +1,16 @@
 """Decides a sandboxed command's calls that make, rename, link or remove entries of folders.
 
-Such calls wait for the supervisor (``call_decider``), because commands make files beside something
-closed: at the top of a workspace, and git beside its config. The supervisor only ever adds something. In
-the folders that are parted (``writable_places``) it does what a call asks for, unless something guarded
-would change; everything else it leaves to the kernel, which refuses what Landlock gives no right to. So
-it does no harm that a call which is left may find another path by then, and the errors are the kernel's
-own.
+Such calls wait for the supervisor (``call_decider``), because commands make files next to closed ones:
+at the top of a workspace, and git next to its config. The supervisor only adds permissions. In parted
+folders (``writable_places``) it carries out a call unless that would change something guarded; all other
+calls it leaves to the kernel, which refuses everything that Landlock grants no right for. So it is
+harmless if the path of such a call has changed by the time the kernel resolves it, and errors are the
+kernel's own.
 
-It acts on descriptors of its own and on a last name without slashes, and never over a link: what was
-judged is what is touched. What it judges can only be changed by calls that are judged in the same way,
-of this command or of one beside it, or lies where a command may write anyway.
+It acts on its own descriptors and on a last name without slashes, and never follows a link: the object
+that it checked is the object that it changes. Between check and change that object can be altered only
+by calls that are checked in the same way, of this command or a concurrent one, or it lies where a
+command may write anyway.
 
 Loaded by the fork server, and so standard library only.
 """
@@ -39,20 +40,20 @@ AT_REMOVEDIR = 0x200
 AT_SYMLINK_FOLLOW = 0x400
 
 KINDS_OF_FILES = {0, stat.S_IFREG}
-"""What ``mknod`` makes a plain file of."""
+"""File types with which ``mknod`` makes a regular file."""
 
 
 class Form:
-    """Where a call has its arguments.
+    """What a call does, and the indexes of its arguments.
 
     Args:
-        change: the name of what it does.
-        path: of the address of its path; the second one, if it takes two.
-        folder: of the descriptor of the folder from which that path leads.
-        flags: of the flags.
-        value: of the mode of what is made, or the length of what is cut.
-        first: of the address of its first path, or of what a symbolic link says.
-        first_folder: of the folder from which the first path leads.
+        change: the name of the operation.
+        path: index of the address of its path; of the second one, if it takes two.
+        folder: index of the descriptor of the folder that this path is relative to.
+        flags: index of the flags.
+        value: index of the mode of a new entry, or of the length of a truncated file.
+        first: index of the address of its first path, or of the target of a symbolic link.
+        first_folder: index of the folder that the first path is relative to.
     """
 
     def __init__(
@@ -116,16 +117,16 @@ class EntryCalls:
         }
 
     def answer(self, form: Form, call: Call) -> Answer:
-        """Do what a call asks for, or leave it.
+        """Carry out a call, or leave it to the kernel.
 
         Raises:
-            OSError: the kernel refuses it to us.
+            OSError: the kernel refuses it to the supervisor.
         """
         with ExitStack() as stack:
             return self._changes[form.change](form, call, stack)
 
     def _own(self, form: Form, call: Call, stack: ExitStack) -> Entry | None:
-        """Return the name that a call is about; None if the call is left."""
+        """Return the entry that a call changes; None if the call is left to the kernel."""
         if (names := call.names(stack, (form.folder, form.path))) is None:
             return None
         entry = self._places.entry(*names[0], stack)
@@ -182,8 +183,8 @@ class EntryCalls:
             return LEFT
         old, new = both
         status = old.status()
-        # A file that may only be read must not get a name at which it may be written, nor a link one in
-        # a git folder.
+        # A read-only file must not get a name under which it can be written, nor a symbolic link a name
+        # in a git folder.
         if status is None or not stat.S_ISREG(status.st_mode) or old.is_folder or new.is_folder:
             return LEFT
         if self._places.is_closed_file(status) or not self._places.is_free(old):
@@ -216,7 +217,7 @@ class EntryCalls:
         return DONE
 
     def _both(self, form: Form, call: Call, stack: ExitStack) -> tuple[Entry, Entry] | None:
-        """Return the two names that a call is about; None if the call is left."""
+        """Return the two entries that a call changes; None if the call is left to the kernel."""
         pairs = ((form.first_folder, form.first), (form.folder, form.path))
         if (names := call.names(stack, *pairs)) is None:
             return None
@@ -224,7 +225,7 @@ class EntryCalls:
         if old is None or new is None:
             return None
         is_of_kernel = old.folder.is_whole and new.folder.is_whole
-        # Between folders in a git folder the kernel moves nothing, since it would move links, too.
+        # Within a git folder the kernel may not move entries between folders: they could be links.
         if is_of_kernel and not (old.folder.is_of_git and new.folder.is_of_git):
             return None
         if new.folder.is_of_git and not old.folder.is_of_git:

@@ -1,9 +1,8 @@
-"""Opens files, and makes them, in place of a sandboxed command (``entry_calls``).
+"""Opens and creates files on behalf of a sandboxed command (``entry_calls``).
 
-The command gets a copy of the descriptor, so what it may do with the file is what it asked for, and the
-kernel holds it to its own limits. A file is looked at before it is opened, and the one that was looked
-at is opened, cut or made: never what has its name a moment later, nor a pipe or a device, at which
-opening could wait.
+The command gets a copy of the descriptor, so it has the access to the file that it asked for, within
+its own resource limits. A file is checked before it is opened or truncated, through a descriptor, so
+that it cannot be replaced in between. Pipes and devices, which can block, are never opened.
 
 Loaded by the fork server, and so standard library only.
 """
@@ -31,12 +30,12 @@ from nousd.tools.process.waiting_call import (
 from nousd.tools.process.writable_places import FOLDER, PARTED, UNREAD, Entry, WritablePlaces
 
 LINKS_MAX = 40
-"""So many links at the end of a path the kernel follows, too."""
+"""Maximum links followed at the end of a path; the kernel's own limit."""
 
 ACCESS = os.O_WRONLY | os.O_RDWR
 EXCLUSIVE = os.O_CREAT | os.O_EXCL
 CREATING = os.O_CREAT | os.O_WRONLY | os.O_TRUNC
-"""What ``creat`` asks for."""
+"""The flags that ``creat`` implies."""
 
 UNNAMED = os.O_TMPFILE
 
@@ -51,7 +50,7 @@ class Form(Protocol):
 
 
 class Opening:
-    """The files that one command opens."""
+    """Opens files for one command."""
 
     def __init__(self, places: WritablePlaces) -> None:
         self._places = places
@@ -105,15 +104,15 @@ class Opening:
         kinds: Container[str] = (PARTED, UNREAD),
         follows: bool = True,
     ) -> tuple[Entry, int | None] | None:
-        """Return the name that a path leads to in the end, and a descriptor (O_PATH) of its file, if
-        there is one.
+        """Return the entry that a path finally leads to, and a descriptor (O_PATH) of its file; None
+        instead of a descriptor if there is no file.
 
         Args:
-            kinds: of folders in which the call is not left.
+            kinds: of folders in which the call is not left to the kernel.
             follows: whether a link at the end is followed.
 
         Returns:
-            None if the call is left.
+            None if the call is left to the kernel.
         """
         for _ in range(LINKS_MAX):
             entry = self._places.entry(start, path, stack)
@@ -123,7 +122,7 @@ class Opening:
                 return None
             above = entry.folder.descriptor
             try:
-                # What is mounted there is none of ours.
+                # A mounted file is not for us to open.
                 opened = OpenDescriptor(
                     entry.name, os.O_PATH, above, follows=False, resolving=RESOLVE_NO_XDEV
                 )
@@ -140,7 +139,7 @@ class Opening:
         return None
 
     def _refuse_unnamed(self, flags: int, start: int, path: bytes, stack: ExitStack) -> Answer:
-        """Answer as a file system does on which no file can be made without a name."""
+        """Answer like a file system that does not support files without names."""
         if flags & UNNAMED == UNNAMED:
             try:
                 folder = self._places.folder(
@@ -156,7 +155,7 @@ class Opening:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or self._places.is_closed_file(status):
             return LEFT
-        # Not even for somebody who holds a lease on the file.
+        # O_NONBLOCK: do not even wait for a process that holds a lease on the file.
         opening = (flags | os.O_NONBLOCK | os.O_CLOEXEC) & ~(EXCLUSIVE | os.O_NOFOLLOW)
         descriptor = os.open(b"/proc/self/fd/%d" % file, opening)
         if not flags & os.O_NONBLOCK:
@@ -166,7 +165,7 @@ class Opening:
 
 
 def _make_file(entry: Entry, flags: int, mode: int, call: Call) -> Answer:
-    # The filter refuses it before; it must stay so if that should ever change.
+    # The filter refuses this already; checked again in case the filter ever changes.
     if mode & stat.S_ISUID:
         raise error(errno.EPERM)
     call.take_umask()
@@ -180,7 +179,7 @@ def _build_answer(descriptor: int, flags: int) -> Answer:
 
 
 def _require_size(size: int, call: Call) -> None:
-    """Refuse a size beyond the caller's own limit, which does not hold for us."""
+    """Refuse a size beyond the caller's own limit, which does not apply to the supervisor."""
     most, _ = resource.prlimit(call.thread, resource.RLIMIT_FSIZE)
     call.require_alive()
     if most != resource.RLIM_INFINITY and size > most:

@@ -1,12 +1,12 @@
-"""Starts supervisors quickly: each is forked from a small process that has loaded all they need.
+"""Starts supervisors quickly: each is forked from a small process that has loaded all their modules.
 
-A supervisor is a Python process. To start one from its file takes tens of milliseconds, most of them for
-imports; a fork takes one. The daemon itself cannot fork: it has threads, and in its memory are keys.
+A supervisor is a Python process. Starting one from its file takes tens of milliseconds, mostly for
+imports; a fork takes one. The daemon itself cannot fork: it has threads, and keys in its memory.
 
-The server belongs to an event loop, is started when it is first needed, and ends with the loop. A
-message to it carries descriptors only, so it learns nothing of what a command is or knows. If it dies,
-running commands go on, and the next start gets a new one. It knows how long each command may take to
-end, because it has to see to that when the daemon is dead and the supervisor stopped.
+The server belongs to an event loop, is started on first use, and ends with the loop. Apart from the
+grace period, a message to it carries only descriptors, so the server learns nothing about the command.
+If it dies, running commands go on, and the next start gets a new server. It knows the grace period of
+each command to enforce it when the daemon is dead and the supervisor is stopped.
 
 ``_fork_server_main`` is the other end.
 """
@@ -28,7 +28,7 @@ from trio.lowlevel import RunVar, spawn_system_task
 from nousd.tools.own_program import own_program
 
 REPLY_SECONDS_MAX: Final = 10.0
-"""How long a start may take, that of the server included. Then another server is started."""
+"""How long a start may take, including that of the server, before the server is replaced."""
 
 _PROGRAM: Final = own_program("nousd.tools.process._fork_server_main")
 _ENDING_SECONDS_MAX: Final = 1.0
@@ -36,7 +36,7 @@ _REPLY_BYTES_MAX: Final = 64
 
 
 class Forked:
-    """A process that the server has forked, known by a pidfd."""
+    """A process that the server has forked, referred to by a pidfd."""
 
     def __init__(self, pid: int, handle: int) -> None:
         self.pid = pid
@@ -52,12 +52,12 @@ class Forked:
             signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
     def close(self) -> None:
-        """Forget it; it goes on."""
+        """Close the pidfd; the process goes on."""
         os.close(self._handle)
 
 
 class ForkServer:
-    """The server of one event loop; see ``fork_server``."""
+    """The fork server of one event loop."""
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
@@ -73,8 +73,8 @@ class ForkServer:
         """Fork a process.
 
         Args:
-            grace_seconds: how long what it runs may take to end.
-            descriptors: of the job, and of its ``places``.
+            grace_seconds: the time between SIGTERM and SIGKILL of its command.
+            descriptors: those of the job and of its ``places``.
 
         Returns:
             None if the server died meanwhile; it is unknown whether it has forked.
@@ -83,7 +83,7 @@ class ForkServer:
             OSError: the server cannot be started, or could not fork.
         """
         async with self._turn:
-            # A reply belongs to the last message, so it is waited for.
+            # Shielded, because a reply belongs to the last message.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(REPLY_SECONDS_MAX):
                     requests = await self._running()
@@ -95,7 +95,7 @@ class ForkServer:
         return None
 
     async def prepare(self) -> None:
-        """Start the server, unless it runs.
+        """Start the server if it does not run.
 
         Raises:
             OSError: it cannot be started.
@@ -128,7 +128,7 @@ class ForkServer:
         return self._requests
 
     async def _end(self) -> None:
-        """End the server if it has nothing to do any more; else it ends when that is done."""
+        """Ask the server to end: it does so when nothing runs any more, for which a moment is waited."""
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:
@@ -143,7 +143,7 @@ async def _send(requests: trio.socket.SocketType, number: int, descriptors: Sequ
 
 
 async def _receive(requests: trio.socket.SocketType) -> Forked | None:
-    """Return the forked process; None once the server has gone.
+    """Return the forked process; None if the server is gone.
 
     Raises:
         OSError: it could not be forked.
@@ -162,7 +162,7 @@ _SERVER: Final = RunVar[ForkServer]("fork server")
 
 
 def fork_server() -> ForkServer:
-    """Return the server of this event loop. It is started when something is forked."""
+    """Return the server of this event loop. It is started by its first fork."""
     with suppress(LookupError):
         return _SERVER.get()
     server = ForkServer()

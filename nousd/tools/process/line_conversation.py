@@ -1,7 +1,7 @@
-"""A conversation in lines with a program of this machine, such as an MCP server or another agent.
+"""Exchanges lines with a local program, such as an MCP server or another agent.
 
-It is read at a bounded rate: a program that floods us waits in its own pipe. A bounded part of its
-standard error goes to the daemon's diagnostic log.
+Its output is read at a bounded rate: a program that writes faster blocks on its pipe. A bounded part of
+its standard error goes to the daemon's diagnostic log.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WRITE_SECONDS: Final = 30.0
 """How long a program may leave a line unread."""
 
 _FAREWELL_SECONDS: Final = 0.5
-"""Time between the end of its input, which asks it to end, and the signal."""
+"""Time between closing its input, which asks it to end, and the signal."""
 
 _STDERR_LINE_BYTES_MAX: Final = 1000
 _STDERR_LINES_PER_SECOND: Final = 20
@@ -36,7 +36,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class LineBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What one line may have, bytes and values of JSON; and how many lines are read in a second."""
+    """The maximum bytes and JSON values of one line, and the lines that are read per second."""
 
     bytes_max: int
     values_max: int
@@ -47,10 +47,10 @@ class LineConversation:
     """The lines of a running program.
 
     Args:
-        name: what the diagnostic log calls it, such as ``mcp server files``.
-        failure: the error that is raised for it.
-        redact: cleans what it says on standard error.
-        tells_code: whether the failure of one that has ended names its exit code.
+        name: its name in the diagnostic log, such as ``mcp server files``.
+        failure: makes the error that is raised when the conversation fails.
+        redact: removes secrets from its standard error.
+        tells_code: whether the failure of an ended program names its exit code.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LineConversation:
         self._is_silent = trio.Event()
 
     async def read(self, take: Callable[[bytes], Awaitable[None]]) -> NoReturn:
-        """Pass on its lines until it ends, which always counts as a failure.
+        """Pass each line to ``take`` until the program ends, which always counts as a failure.
 
         Raises:
             NousdError: the ``failure``: it ended, or a line is beyond the bounds.
@@ -104,12 +104,12 @@ class LineConversation:
         raise self._failure("; ".join([ended, *self._last_words]))
 
     async def write(self, line: bytes) -> None:
-        """Send a line, without its line feed. If the program is ending, nothing happens: the reader
+        """Send a line, given without its line feed. If the program is ending, do nothing: ``read``
         reports why.
 
         Raises:
-            NousdError: the ``failure``: it does not read what it is sent, or a line before this one was
-                cut off by its sender's end.
+            NousdError: the ``failure``: the program does not read its input, or an earlier line was cut
+                off because its sender was cancelled.
         """
         with trio.move_on_after(_WRITE_SECONDS) as limit:
             async with self._writing:
@@ -143,7 +143,7 @@ class LineConversation:
         self._is_silent.set()
 
     async def dismiss(self) -> None:
-        """Ask it to end by the end of its input, and wait a moment for that."""
+        """Ask the program to end by closing its input, and wait a moment for its end."""
         with trio.CancelScope(shield=True):
             await self._process.stdin.aclose()
             with trio.move_on_after(_FAREWELL_SECONDS):
@@ -153,7 +153,7 @@ class LineConversation:
 def find_program(
     command: Sequence[str], env: Mapping[str, str], failure: Callable[[str], NousdError]
 ) -> tuple[str, ...]:
-    """Return a command line with the path of its program, which is looked up in the PATH of ``env``.
+    """Return a command line with its program replaced by the path found in the PATH of ``env``.
 
     Raises:
         NousdError: the ``failure``: there is no such program.

@@ -1,8 +1,8 @@
-"""How much a server may send: messages and bytes per second, and JSON values per message, counted
+"""Limits what a server may send: messages and bytes per second, and JSON values per message, counted
 before the message is decoded.
 
-Sixteen megabytes of empty lists take the SDK six seconds, in which the daemon does nothing else; to
-count them takes a hundredth of that. What a message means is not known here.
+Decoding sixteen megabytes of empty lists takes the SDK six seconds, in which the daemon does nothing
+else; counting them takes a hundredth of that. This module does not know what a message means.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ _BEGIN_VALUES: Final = (b",", b"[", b"{")
 
 
 def values_in(text: bytes) -> int:
-    """Return the number of values of a JSON text, exact if it exceeds the limit; never too low."""
+    """Return the number of values of a JSON text, or slightly more: an empty list or object counts
+    twice. A text with too many strings yields a number beyond the limit, whatever its real number.
+    """
     strings_max = 2 * MCP_MESSAGE_VALUES_MAX
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * strings_max)
     if len(pieces) > 2 * strings_max:
@@ -28,11 +30,11 @@ def values_in(text: bytes) -> int:
 
 
 class ValuesOfLines:
-    """Counts the values of messages that come in pieces, each in one or more lines. No string of JSON
-    spans two lines.
+    """Counts the values of messages that arrive in pieces, each message in one or more lines. A JSON
+    string never spans two lines.
 
     Args:
-        is_stream: whether a blank line begins another message, as in a stream of events.
+        is_stream: whether a blank line begins a new message, as in server-sent events.
     """
 
     def __init__(self, *, is_stream: bool) -> None:
@@ -41,7 +43,7 @@ class ValuesOfLines:
         self._ended_with_cr = False
         self._values = 0
         self.most = 0
-        """Values of the message with the most of them so far."""
+        """The largest number of values in one message so far."""
 
     def feed(self, chunk: bytes) -> int:
         """Return the number of values in the lines that end in this piece."""
@@ -74,15 +76,15 @@ BYTES_PER_SECOND: Final = 32 * 1024 * 1024
 
 
 class Pace:
-    """Lets a second's worth of messages and bytes through at once; more of them wait."""
+    """Lets the messages and bytes of one second through at once; more of them wait."""
 
     def __init__(self, messages_per_second: int = MESSAGES_PER_SECOND) -> None:
         self._messages_per_second = messages_per_second
         self._free_at = -math.inf
 
     async def take(self, size: int, messages: int = 1, values: int = 0) -> None:
-        """Wait until so many more messages, of that size together, may come. Many values in them count
-        as more messages, because they take as much time.
+        """Wait until this many messages, with this total size, are within the limits. Many values count
+        as additional messages, because they take as much time.
         """
         messages += values // VALUES_PER_MESSAGE
         now = trio.current_time()

@@ -1,13 +1,13 @@
 """Decides a sandboxed command's calls that change the mode, the times or the owner of a file.
 
-Landlock has no right for these, so the command's filter (``nousd.tools.sandbox.seccomp``) lets them wait
-until the supervisor has answered (``call_decider``). Nothing is left to the command's own call: the
-supervisor opens the path itself as the command would, looks where the opened file really lies, and acts
-on its own descriptor.
+Landlock has no right for these, so the command's filter (``nousd.tools.sandbox.seccomp``) makes them
+wait until the supervisor has answered (``call_decider``). No call is left to the kernel: the supervisor
+opens the path as the command would, checks the real path of the opened file, and acts on its own
+descriptor.
 
-- Mode and times change where the command may write anyway, also by a descriptor.
-- An owner can be "changed" to the one that the file has, as programs do that unpack or install. All that
-  this does, and only where the command may write, is what it does outside: the setgid bit goes.
+- Mode and times can be changed where the command may write anyway, also through a descriptor.
+- The owner can be "changed" to the current one, as programs do that unpack or install. The only effect,
+  and only where the command may write, is the one it has without a sandbox: the setgid bit is cleared.
 
 Loaded by the fork server, and so standard library only.
 """
@@ -40,26 +40,28 @@ AT_SYMLINK_NOFOLLOW = 0x100
 
 MICROSECONDS = 1_000_000
 UNCHANGED = 0xFFFFFFFF
-"""Means "leave it" in place of a user or group."""
+"""The value of a user or group that is not to be changed."""
 
 OWN_DESCRIPTORS = frozenset({b"/proc/self/fd", b"/proc/thread-self/fd", b"/dev/fd"})
-"""Where C libraries name a descriptor if a call takes only paths. We would find our own there."""
+"""Folders by which C libraries name a descriptor for calls that take only paths. In the supervisor they
+hold its own descriptors."""
 
 DIGITS_MAX = 9
 
 
 class Form:
-    """Where a call has its arguments.
+    """What a call changes, and the indexes of its arguments.
 
     Args:
         change: ``mode``, ``times`` or ``owner``.
-        value: of what is to be set.
-        folder: of a descriptor: of the folder from which the path leads or, without a path, of the file.
-        path: of the path's address.
-        flags: of the AT_ flags.
-        follows: whether a link at the end of the path is followed; flags may say otherwise.
-        packing: of the times.
-        has_microseconds: whether the second part of each time counts these, not nanoseconds.
+        value: index of the new value.
+        folder: index of a descriptor: of the folder that the path is relative to or, without a path, of
+            the file.
+        path: index of the address of the path.
+        flags: index of the AT_ flags.
+        follows: whether a link at the end of the path is followed, unless the flags forbid it.
+        packing: ``struct`` format of the times.
+        has_microseconds: whether the second part of each time is in microseconds, not nanoseconds.
     """
 
     def __init__(
@@ -107,10 +109,10 @@ class MetadataCalls:
         self._places = places
 
     def answer(self, form: Form, call: Call) -> Answer:
-        """Do what a call asks for.
+        """Carry out a call.
 
         Raises:
-            OSError: it is refused, by us or by the kernel.
+            OSError: it is refused, by the supervisor or by the kernel.
         """
         with ExitStack() as stack:
             file, times = _open_target(call, form, stack)
@@ -129,7 +131,7 @@ class MetadataCalls:
 
 
 def _open_target(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes | None]:
-    """Return a descriptor (O_PATH) of the file that a call is about, and the times it gives."""
+    """Return a descriptor (O_PATH) of the file that a call changes, and the times that it sets."""
     flags = 0 if form.flags is None else call.read_unsigned(form.flags)
     if flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH):
         raise error(errno.EINVAL)
@@ -153,14 +155,14 @@ def _open_target(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes |
 
 
 def _own_descriptor(path: bytes) -> int | None:
-    """Return the descriptor that a path means to its caller; None if it is another path."""
+    """Return the caller's descriptor that a path names; None if the path does not name one."""
     folder, _, name = path.rpartition(b"/")
     is_one = folder in OWN_DESCRIPTORS and name.isdigit() and len(name) <= DIGITS_MAX
     return int(name) if is_one else None
 
 
 def _read_times(call: Call, form: Form) -> bytes | None:
-    """Return two ``struct timespec``; None for now."""
+    """Return two ``struct timespec``; None for the current time."""
     address = call.arguments[form.value]
     if address == 0:
         return None
@@ -186,13 +188,13 @@ def _require_owner(file: int, call: Call, place: int) -> None:
 
 
 def _drop_special_bits(file: int) -> None:
-    """Do what else the kernel does when a file gets an owner, even the one that it has."""
-    # It refuses this for files of other users, which stay as they are.
+    """Clear the bits that the kernel clears when the owner of a file is set, even to the current one."""
+    # The kernel refuses this for files of other users, which stay unchanged.
     LIBC.fchownat(file, b"", -1, -1, AT_EMPTY_PATH)
 
 
 def _set_mode(file: int, mode: int) -> None:
-    # The filter refuses it before; it must stay so if that should ever change.
+    # The filter refuses this already; checked again in case the filter ever changes.
     if mode & stat.S_ISUID:
         raise error(errno.EPERM)
     check_result(LIBC.syscall(FCHMODAT2, file, b"", mode & 0o7777, AT_EMPTY_PATH))

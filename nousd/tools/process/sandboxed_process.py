@@ -1,6 +1,6 @@
-"""A command of a tool: supervised, sandboxed if required, its output streamed and collected.
+"""Runs a command of a tool: supervised, sandboxed if required, its output streamed and collected.
 
-The tool decides what runs, and whether it needs a sandbox.
+The tool decides which program runs, and whether it needs a sandbox.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from nousd.wire.objects.policy import SandboxFacts
 _REASON_CHARS_MAX: Final = 1000
 
 _REFUSAL: Final = re.compile("permission denied|operation not permitted", re.IGNORECASE)
-"""The words by which programs report that the kernel refused them something."""
+"""The messages with which programs report that the kernel denied them access."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A program to run in the workspace.
 
     Args:
-        argv: its absolute path, and its arguments.
-        sandbox: confines it; None for no sandbox.
-        network: whether it may use a network, even if programs in the sandbox usually cannot.
+        argv: the absolute path of the program, and its arguments.
+        sandbox: the sandbox that confines it; None to run it without.
+        network: whether it may use the network, even if programs in the sandbox usually cannot.
         opened: protected paths that it may change.
         is_read_only: whether the sandbox keeps it from writing in the workspace.
-        variables: added to the environment that every command has.
+        variables: variables added to the environment of all commands.
     """
 
     argv: Sequence[str]
@@ -59,8 +59,8 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a command.
 
     Args:
-        result: its output for the model, and its sandbox.
-        remarks: what else a model should know.
+        result: its output for the model, and the facts about its sandbox.
+        remarks: further facts for the model.
     """
 
     ended: ProcessEnd
@@ -70,12 +70,12 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Return whether it was ended, or reports failure itself."""
+        """Whether the command was ended, or its exit code is not zero."""
         return self.cut_off is not None or self.ended.code != 0
 
     @property
     def cut_off(self) -> str | None:
-        """The limit that ended it, worded to follow its name; None if it ended by itself."""
+        """Why it was ended, in words to follow its name; None if it ended by itself."""
         if self.ended.exceeded is not None:
             return f"was ended: it went beyond {self._limit_exceeded(self.ended.exceeded)}"
         return f"timed out after {self.timeout_seconds:g} seconds" if self.ended.timed_out else None
@@ -88,7 +88,7 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         """Return the text for the model: output, remarks, and then the notes.
 
         Args:
-            nothing: replaces an empty output.
+            nothing: the text instead of an empty output.
         """
         remarks = [f"[{remark}]" for remark in self.remarks]
         text = "\n\n".join([self.result.text or nothing, *remarks, *filter(None, notes)])
@@ -141,7 +141,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
 
 
 class _WatchedStream:
-    """One stream of a command on its way to the result and to those who watch, without secrets."""
+    """Passes one stream of a command, without secrets, to the result and to the session's clients."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
     """Return the output of a command without streaming it.
 
     Raises:
-        ToolError: it failed, printed more than so many bytes, or cannot be confined.
+        ToolError: it failed, printed more than ``bytes_max`` bytes, or cannot be confined.
     """
     said = bytearray()
 
@@ -197,14 +197,14 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
 
 
 def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
-    """Return the facts with the limits that every command has."""
+    """Return the facts with the limits that apply to every command."""
     seconds, output = command.timeout_seconds, ARTIFACT_BYTES_MAX
     own = {"time_ms": round(seconds * 1000), "output_bytes": output}
     return msgspec.structs.replace(facts, limits={**own, **facts.limits})
 
 
 def _with_left(facts: SandboxFacts, left: Sequence[LeftFiles]) -> SandboxFacts:
-    """Return the facts with what the command left for programs to obey."""
+    """Return the facts with the files that the command left and that programs would obey."""
     return msgspec.structs.replace(
         facts,
         left=tuple(file for each in left for file in each.files),
@@ -246,6 +246,6 @@ async def _hold_sandbox(command: Command, context: ToolContext) -> AsyncIterator
 def _enter_sandbox(
     holding: AbstractContextManager[SandboxedProcess], workdir: Path
 ) -> SandboxedProcess:
-    # What starts in it, and what opens paths to a sandbox, knows it by its name.
+    # The program and the sandbox get the workspace by its path, which may lead elsewhere by now.
     require_real(workdir)
     return holding.__enter__()

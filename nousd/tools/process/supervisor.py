@@ -1,61 +1,64 @@
-"""Runs a command so that nothing of it outlives the call, nor the daemon.
+"""Runs a command so that none of its processes outlives the call or the daemon.
 
-One supervisor process per command (``supervisor_process``) stands between the daemon and the command,
-and between the daemon and all of them the fork server. Each is a *subreaper*: whatever the command
-starts stays below it, also after a double fork and ``setsid``. The supervisor ends all of that, SIGTERM
-and after a grace period SIGKILL, when
+Each command has a supervisor process (``supervisor_process``) between the daemon and itself, and the
+fork server stands between the daemon and all supervisors. Supervisors and server are *subreapers*: all
+processes that the command starts stay below them, even after a double fork and ``setsid``. The
+supervisor ends them all, with SIGTERM and after a grace period with SIGKILL, when
 
-- the command's first process has ended (what a call starts ends with the call),
-- the daemon hangs up its socket, on purpose (abort, timeout) or because it died for any reason,
-- someone sends it SIGTERM.
+- the first process of the command has ended (its other processes end with the call),
+- the daemon closes its socket, on purpose (abort, time-out) or because it died for any reason,
+- the supervisor receives SIGTERM.
 
-Only when the last process is gone does it report the exit code. So the end of a call is never delayed
-by a child that keeps the output open, and never comes before its last effect. The first process of a
-sandbox's PID namespace counts as gone when it is killed and has no child: it takes milliseconds to give
-its namespaces back, and can do nothing else.
+It reports the exit code only when the last process is gone. So the end of a call is never delayed by a
+child that keeps the output open, and never comes before its last effect. The first process of a
+sandbox's PID namespace counts as gone when it is killed and has no child: it takes milliseconds to
+release its namespaces, and can do nothing else.
 
-A sandbox may leave some system calls of the command to it (``call_decider``); they are decided in a
-thread of their own, so that no number of them keeps it from the above.
+A sandbox may leave some system calls of the command to the supervisor (``call_decider``); a separate
+thread decides them, so that no number of them delays the supervisor.
 
-The bound: ``GRACE_SECONDS`` and two seconds after the daemon's death nothing of a command is left, and
-until then nothing of it begins that was not running. At these moments that could fail; each has a test
-in ``tests/tools/test_supervisor_windows.py``:
+The guarantee: ``GRACE_SECONDS`` and two seconds after the daemon's death no process of a command is
+left, and until then none begins its program. These are the moments at which that could fail; each has a
+test in ``tests/tools/test_supervisor_windows.py``:
 
-- The daemon dies while the supervisor starts: it waits for a byte of the daemon before it forks.
-- It dies after that, but before the forked process has become the command. SIGTERM would be swallowed by
-  the handler inherited from the supervisor, so the command would begin, and run for the grace period
-  without having been told. A pipe that the exec closes says which it is; before it, SIGKILL.
-- A sandbox still prepares: ``_bubblewrap_main`` and bubblewrap are spared SIGTERM, so that the command
-  may use its grace period, and the first process of a PID namespace is deaf to it. They would go on to
-  begin the command. While nothing runs below that first process, SIGKILL.
-- The fork server dies before it has forked, or the forked process before it has said that the command
-  begins: no line comes before the end of file, so nothing had an effect, and a new server gets the same
-  job, once.
-- A process forks while we look: the look is repeated until the kernel says that we have no child. A
-  process cannot leave its ancestors without becoming our child in the same step, whatever its group,
-  session or namespace. A chain of processes that hand on and leave is caught for the same reason.
-- The supervisor is killed (or fails): its command's first process dies with it, whether or not its own
-  helper has set a parent-death signal yet; all others become the fork server's, which kills them.
+- The daemon dies while the supervisor starts: the supervisor waits for a byte from the daemon before it
+  forks.
+- The daemon dies after that, but before the forked process has become the command. The handler
+  inherited from the supervisor would swallow SIGTERM, and the command would begin and run for the grace
+  period without having received it. A pipe that the exec closes tells the two apart; before the exec,
+  SIGKILL is sent.
+- A sandbox is still being prepared: ``_bubblewrap_main`` and bubblewrap do not get SIGTERM, so that the
+  command can use its grace period, and the first process of a PID namespace ignores it. They would go on
+  to begin the command. While no process runs below that first one, SIGKILL is sent.
+- The fork server dies before it has forked, or the forked process before it has reported that the
+  command begins: end of file comes before any line, so the job had no effect, and a new server gets the
+  same job, once.
+- A process forks during a scan: the scan is repeated until the kernel reports that the supervisor has no
+  child. A process that loses its parent becomes a child of the supervisor in the same step, whatever its
+  group, session or namespace. For the same reason, a chain of processes that fork and exit is caught.
+- The supervisor is killed (or fails): the first process of its command dies with it, whether or not its
+  own helper has set a parent-death signal yet; the others become children of the fork server, which
+  kills them.
 - The fork server is killed: commands go on with their supervisors.
 - The supervisor is stopped: the daemon kills it after ``ENDING_SECONDS_MAX``; if the daemon is dead, the
-  fork server does, after ``grace_seconds`` and four seconds.
+  fork server does so after ``grace_seconds`` and four seconds.
 
 Rejected alternatives:
 
 - A parent-death signal from daemon to command: it is tied to the *thread* that started the process,
   worker threads come and go, and it does not reach grandchildren. (Between supervisor and command, where
   there is one thread only, it is right: it covers the death of the supervisor itself.)
-- Killing process groups from the daemon: misses processes that left the group, and a killed daemon
-  kills nobody.
-- One supervisor for all commands: an orphan that reached it could belong to any of them, so that
-  aborting one call could not find its stray processes.
-- A PID namespace or cgroup per command alone: the cleanest, but needs rights that we may not have. A
-  sandbox with a namespace stands *below* the supervisor, which then need not search for processes.
+- Killing process groups from the daemon: it misses processes that left the group, and a killed daemon
+  cannot do it.
+- One supervisor for all commands: an orphan could belong to any of them, so that aborting one call could
+  not find its stray processes.
+- Only a PID namespace or cgroup per command: the cleanest, but it needs rights that the daemon may not
+  have. A sandbox with a namespace runs *below* the supervisor, which then need not search for processes.
 
-Left open: if a supervisor is killed with SIGKILL after the fork server it came from, or with it
-(``pkill -9 nousd``), only the first process dies, in bubblewrap with all others; without it the rest
-lives on. A program that gains
-other rights (sudo) is not ours to kill. What is stuck in the kernel dies when it comes out of it.
+Known gaps: if a supervisor gets SIGKILL together with its fork server or after it (``pkill -9 nousd``),
+only the first process of its command dies. In bubblewrap all others die with it; otherwise they live on.
+A program that gains other rights (sudo) cannot be killed. A process stuck in the kernel dies when it
+returns from there.
 
 Linux only: subreapers and ``/proc``.
 """
@@ -84,35 +87,35 @@ if TYPE_CHECKING:
     from nousd.tools.process.supervisor_process import Job
 
 GRACE_SECONDS: Final = 0.5
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
 ENDING_SECONDS_MAX: Final = 5.0
-"""How long a supervisor may take to end a command before it is killed itself. Its own bound is the
-grace period and two seconds."""
+"""How long a supervisor may take to end a command before it is killed itself. Its own limit is the
+grace period plus two seconds."""
 
 BEGIN: Final = b"\n"
-"""Lets the command of a supervisor begin."""
+"""The byte that lets the command of a supervisor begin."""
 
 _READ_BYTES: Final = 64 * 1024
 _STARTS_MAX: Final = 2
 _DRAIN_READS_MAX: Final = 64
-"""A pipe holds 1 MiB at most: what is read after the end was in it then. So many of each pipe."""
+"""Maximum reads of each pipe after the end of the command. A pipe holds at most 1 MiB."""
 
 OnOutput = Callable[[bytes], None]
 """Receives a chunk of output."""
 
 WaitRoom = Callable[[], Awaitable[None]]
-"""Returns when more output can be taken; a checkpoint in any case."""
+"""Returns when more output can be accepted; always a checkpoint."""
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
     """The end of a command.
 
     Args:
-        code: its exit code; for a death by signal 128 plus the signal's number, as in shells.
+        code: its exit code; 128 plus the signal's number if a signal killed it, as in shells.
         timed_out: whether it was ended after its time-out.
-        failure: why its end is unknown; ``code`` then means nothing.
-        exceeded: the limit for which it was ended.
+        failure: why its end is unknown; ``code`` is then meaningless.
+        exceeded: the name of the limit that it exceeded and was ended for.
     """
 
     code: int = 0
@@ -140,19 +143,20 @@ async def run_supervised(
         argv: the absolute path of the program, and its arguments.
         env: its whole environment.
         on_output: called in the event loop; nothing more is read until it returns.
-        on_errors: the same for stderr, which then has a pipe of its own: each comes in the order of
-            writing, and between the two counts which was there first when one was read. Without it both
-            share a pipe, and come to ``on_output`` in the order of writing.
+        on_errors: the same for stderr, which then has its own pipe: each stream keeps its order, and the
+            stream whose data was there first is read first. Without it, both streams share a pipe, and
+            reach ``on_output`` in the order of writing.
         wait_room: awaited after each chunk before more is read; a command that prints faster waits. At
-            its end up to 4 MiB more may come without that.
-        timeout_seconds: it is then ended like a cancelled one; its output is still delivered.
+            its end up to 4 MiB more may come without waiting.
+        timeout_seconds: after this time it is ended like a cancelled one; its output is still delivered.
         grace_seconds: the time between SIGTERM and SIGKILL.
-        held: the sandbox's additions around the program, which is then its ``argv`` with its ``env``.
-        wait_started: awaited when all is ready, before anything of the program begins. If it raises,
-            nothing of it ever does.
+        held: the sandbox; its ``argv`` and ``env`` already include those of the program.
+        wait_started: awaited when all is ready, before the program begins. If it raises, the program
+            never begins.
 
     Returns:
-        Also for programs that cannot be started: exit code 127, and the reason in the output.
+        The end of the program. One that cannot be executed has exit code 127, and the reason in its
+        output.
     """
     try:
         with ExitStack() as stack:
@@ -177,11 +181,11 @@ async def run_supervised(
 
 
 class Conversation(NamedTuple):
-    """A program to talk to.
+    """The streams of a running program.
 
     Args:
         wait: returns when every process of the program is gone.
-        code: returns the exit code of the program, above 128 after a signal; None while it is not known.
+        code: returns the exit code of the program, above 128 after a signal; None while it is unknown.
     """
 
     stdin: trio.abc.SendStream
@@ -195,13 +199,13 @@ class Conversation(NamedTuple):
 async def open_conversation(
     argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], grace_seconds: float = GRACE_SECONDS
 ) -> AsyncIterator[Conversation]:
-    """Start a program to talk to; at the end of the block it is ended, with all that it started.
+    """Start a program and open its streams; end it, with all its processes, at the end of the block.
 
-    Both outputs end when the last process of the program is gone; a program that cannot be started says
-    so on stderr and ends.
+    Both outputs end when the last process of the program is gone. For a program that cannot be executed,
+    stderr holds the reason and ends.
 
     Raises:
-        OSError: nothing could be started.
+        OSError: no process could be started.
     """
     async with AsyncExitStack() as stack:
         inherited = stack.enter_context(ExitStack())
@@ -228,7 +232,7 @@ class _Program(NamedTuple):
     wait_started: WaitStarted = has_started
 
     def job(self, control: int, streams: Sequence[int]) -> tuple[Job, list[int]]:
-        """Return what the supervisor is to do, and the descriptors for its places."""
+        """Return the supervisor's job, and the descriptors for its ``places``."""
         numbers: dict[int, list[int]] = {}
         for number, descriptor in enumerate(streams):
             numbers.setdefault(descriptor, []).append(number)
@@ -260,11 +264,11 @@ def _open_null(stack: ExitStack) -> int:
 async def _supervise(
     program: _Program, streams: Sequence[int], close_streams: Callable[[], None]
 ) -> AsyncIterator[_RunningSupervisor]:
-    """Start a program; at the end of the block it is ended.
+    """Start a program, and end it at the end of the block.
 
     Args:
-        streams: the descriptors of its input, output and errors.
-        close_streams: closes them; called once the program has them.
+        streams: the descriptors of its stdin, stdout and stderr.
+        close_streams: closes them; called when the program has them.
 
     Raises:
         OSError: it cannot be started.
@@ -302,7 +306,7 @@ async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_
 
 
 class _Outputs:
-    """The pipes that a program writes to; what is ready is read in the order in which it became so."""
+    """The pipes that a program writes to, read in the order in which they became ready."""
 
     def __init__(self) -> None:
         self._ready = select.epoll()
@@ -325,14 +329,14 @@ class _Outputs:
         return write_end
 
     async def pass_on(self, wait_room: WaitRoom) -> None:
-        """Pass on output until all of it has ended; nothing is taken while there is no room."""
+        """Pass on output until every pipe has ended; read nothing while there is no room."""
         while self._takers:
             await trio.lowlevel.wait_readable(self._ready)
             self._pass_on_ready()
             await wait_room()
 
     def drain(self) -> None:
-        """Pass on the rest, without waiting for its end."""
+        """Pass on the output that is left in the pipes, without waiting for their end."""
         for _ in range(_DRAIN_READS_MAX):
             if not self._pass_on_ready():
                 return
@@ -354,9 +358,9 @@ class _RunningSupervisor:
     """A running supervisor.
 
     Args:
-        process: None if the fork server died while it was asked.
-        control: receives its lines; shutting down our side ends the command.
-        decides: whether it carries out calls of the command, one maybe when that is killed.
+        process: its process; None if the fork server died during the request.
+        control: the socket that receives its lines; shutting down our side ends the command.
+        decides: whether it carries out system calls of the command, even one of a command just killed.
     """
 
     def __init__(
@@ -370,11 +374,11 @@ class _RunningSupervisor:
 
     @property
     def has_spoken(self) -> bool:
-        """Whether it has said a line; before that nothing has had an effect."""
+        """Whether it has sent a line; until then the job has had no effect."""
         return b"\n" in self._report
 
     async def has_begun(self) -> bool:
-        """Return whether the command begins; False if the supervisor has died before that.
+        """Return whether the command begins; False if the supervisor died before that.
 
         Raises:
             OSError: it cannot begin.
@@ -387,14 +391,14 @@ class _RunningSupervisor:
         return self.has_spoken
 
     async def wait_ended(self) -> None:
-        """Return when every process of the command is gone, or the supervisor is."""
+        """Wait until every process of the command is gone, or the supervisor itself."""
         while not self._over:
             await self._listen()
 
     async def _listen(self) -> None:
         try:
             data = await self._control.recv(4096)
-        except ConnectionError:  # it died with something of ours unread
+        except ConnectionError:  # it died without reading all that we sent
             data = b""
         self._report += data
         self._over = not data or (b"exited" in self._report and data.endswith(b"\n"))
@@ -411,14 +415,14 @@ class _RunningSupervisor:
             self._kill()
 
     async def close(self) -> None:
-        """Forget it; wait for its death where it may still do something."""
+        """Release its process; first wait for its death if it may still have an effect."""
         if self.process is not None:
             if self._decides or self._code() is None:
                 await self.process.wait()
             self.process.close()
 
     def _kill(self) -> None:
-        """Kill it: its death takes the command's first process, the fork server kills the rest."""
+        """Kill it. The command's first process dies with it, and the fork server kills the others."""
         if self.process is not None:
             self.process.kill()
 
@@ -434,7 +438,7 @@ class _RunningSupervisor:
         )
 
     def code(self) -> int | None:
-        """Return the command's exit code, above 128 after a signal; None while it is not known."""
+        """Return the exit code of the command, above 128 after a signal; None while it is unknown."""
         code = self._code()
         return code if code is None or code >= 0 else 128 - code
 

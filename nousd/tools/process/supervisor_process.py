@@ -1,15 +1,15 @@
-"""The supervisor of one command, which lets nothing of it survive.
+"""The supervisor of one command, which lets none of its processes survive.
 
-It runs in a process that the fork server has forked for it (``_fork_server_main``), whose input and
-output are the command's; it has one thread, and for some sandboxes a second one, see ``_decide_calls``.
-See ``nousd.tools.process.supervisor`` for the whole design. Standard library only, like everything that
-the fork server loads.
+It runs in a process that the fork server forks for it (``_fork_server_main``), with the input and output
+of the command. It has one thread, and for some sandboxes a second one, see ``_decide_calls``. See
+``nousd.tools.process.supervisor`` for the whole design. Standard library only, like all modules that the
+fork server loads.
 
 ``control`` of the job is a socket to the daemon, which writes one byte to it when the command may begin.
-Its end of file, for whatever reason, means "end the command". Lines are written to it: ``started PID``
-before the command begins, or
-``failed ERRNO`` where nothing can, and when every process of it is gone ``exited CODE`` (negative: minus
-the signal's number). If it was ended for exceeding a limit, ``exceeded LIMIT`` comes before that.
+End of file, for whatever reason, means "end the command". The supervisor writes lines to it: ``started
+PID`` before the command begins, or ``failed ERRNO`` if it cannot begin, and ``exited CODE`` (negative:
+minus the signal's number) when all its processes are gone. If the command was ended for exceeding a
+limit, ``exceeded LIMIT`` comes before that.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 KILLING_SECONDS_MAX = 2.0
-"""How long processes may take to die of SIGKILL (stuck in the kernel, or not ours to kill)."""
+"""How long processes may take to die of SIGKILL; some are stuck in the kernel, or cannot be killed."""
 
 OPEN_FILES_USUAL = 1024
-"""Files that a program may have open unless it asks for more: the usual default of systems."""
+"""Files that a program may have open unless it raises the limit; the usual default of systems."""
 
 OPEN_FILES_MAX = 65_536
 
 COUNTING_SECONDS = 0.05
-"""Time between two checks of what the command uses. It can start more in between than it may have; no
-limit of the kernel counts a root user's processes together."""
+"""Time between two checks of the resources that a command uses. In between it can exceed the number of
+processes; no limit of the kernel counts the processes of root."""
 
 COUNTING_SHARE_MAX = 0.05
-"""Fraction of one processor for these checks."""
+"""Maximum fraction of one processor that these checks take."""
 
 HOLDER_SECONDS = 0.05
-"""How long to wait, when a holder has ended, for the kernel to end what it held."""
+"""How long to wait, after a holder has ended, for the kernel to end the processes that it held."""
 
-# Here, so that the fork server finds its functions once and for all.
+# Loaded here, so that the fork server does it once for all supervisors.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -59,9 +59,9 @@ class Limits:
     """The resource limits of the command; zero means no limit.
 
     Args:
-        is_holder: whether its first process only holds the others.
-        memory_bytes: memory that one process may write to.
-        processes: processes at one time, threads included.
+        is_holder: whether its first process only holds the sandbox in which the others run.
+        memory_bytes: writable memory of one process.
+        processes: simultaneous processes, including threads.
         file_bytes: size of one file.
     """
 
@@ -77,17 +77,16 @@ class Limits:
 
 
 class Job(TypedDict):
-    """What a supervisor is to do.
+    """The instructions for a supervisor.
 
     Args:
-        argv: the absolute path of the program, and its arguments.
-        cwd: where it starts.
+        argv: the absolute path of the program, and its arguments. cwd: its working directory.
         environment: its whole environment.
         grace_seconds: the time between SIGTERM and SIGKILL.
         limits: the arguments of ``Limits``.
         control: the descriptor of the socket to the daemon.
-        asks_on: the descriptor of the socket on which a sandbox sends the listener for the calls that it
-            leaves to us, see ``call_decider``; -1 if there is none.
+        asks_on: the descriptor of the socket over which a sandbox sends the listener for the system
+            calls that it leaves to the supervisor, see ``call_decider``; -1 if there is none.
         places: for each further descriptor of the message, its numbers in this process.
     """
 
@@ -102,7 +101,7 @@ class Job(TypedDict):
 
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Those that a supervisor hears of. They wait between its fork and that."""
+"""The signals that a supervisor handles. They are blocked from its fork until its handlers are set."""
 
 
 def run(job: Job) -> None:
@@ -134,12 +133,12 @@ def run(job: Job) -> None:
         _say(control, f"exceeded {exceeded}")
     command.end(0 if exceeded else job["grace_seconds"])
     _say(control, f"exited {command.code}")
-    # The server would take for a stray what is still dying.
+    # The fork server would treat a process that is still dying as a stray.
     command.wait_reaped()
 
 
 def become_subreaper() -> None:
-    """Become the parent of all orphans among our descendants."""
+    """Make the kernel reparent orphaned descendants to this process."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -160,7 +159,7 @@ def wake_on_signals(numbers: Collection[signal.Signals]) -> int:
 
 
 def _may_begin(control: socket.socket, wake: int) -> bool:
-    """Wait for the daemon's leave; return False if it died or gave up, or this process is to stop."""
+    """Wait for the daemon's permission; return False if it died or gave up, or a signal came."""
     poll = select.poll()
     poll.register(wake, select.POLLIN)
     poll.register(control, select.POLLIN)
@@ -175,13 +174,13 @@ def _may_begin(control: socket.socket, wake: int) -> bool:
 def _start(
     program: list[str], environment: dict[str, str], control: socket.socket, limits: Limits
 ) -> tuple[int, int]:
-    """Return the command's first process, and a pipe that ends when that becomes the program."""
+    """Fork the command's first process; return its id, and a pipe that ends at its exec."""
     supervisor = os.getpid()
     started, starts = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            # Before the fork, so that a command which kills its supervisor at once is reported as well.
+            # Sent by the child before the program begins, since that may kill its supervisor at once.
             _say(control, f"started {os.getpid()}")
             _become(program, environment, supervisor, limits)
         except OSError as error:
@@ -195,11 +194,11 @@ def _become(
     program: list[str], environment: dict[str, str], supervisor: int, limits: Limits
 ) -> None:
     os.setsid()
-    # Right here because we have one thread only: the signal follows the thread that forked.
+    # Correct because the supervisor forks in its main thread: the signal is tied to the forking thread.
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != supervisor:
         return
-    # Python ignores these two; a command expects to die of them.
+    # Python ignores these two signals; a command expects to be killed by them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     _expect_few_files()
@@ -216,8 +215,8 @@ def _become(
 
 
 def _expect_few_files() -> None:
-    """Undo the limit that the daemon raised for its many clients: a program may use ``select``. It can
-    ask for more itself.
+    """Lower the limit that the daemon has raised for its many clients, because a program may use
+    ``select``. The program can raise it again.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_USUAL:
@@ -231,13 +230,13 @@ def _limit(limits: Limits) -> None:
     _lower(resource.RLIMIT_CORE, 0)
     _lower(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
     if limits.memory_bytes:
-        # Not addresses: many programs reserve far more of them than they ever use.
+        # Not RLIMIT_AS: many programs reserve far more addresses than they ever use.
         _lower(resource.RLIMIT_DATA, limits.memory_bytes)
     if limits.file_bytes:
         _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
     if limits.processes and os.getuid() != 0:
-        # The kernel counts processes by user, and never those of root. Other programs of the user start
-        # some too.
+        # The kernel counts the processes of a user, and never those of root. Other programs of the user
+        # start some as well.
         _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
 
 
@@ -259,12 +258,12 @@ def _owner(process: int) -> int | None:
 
 
 def _decide_calls(receiver: int) -> None:
-    """Decide some of the command's calls beside everything else, in a thread."""
+    """Start the thread that decides system calls of the command."""
     _thread.start_new_thread(decide_calls, (socket.socket(fileno=receiver),))
 
 
 def _say(control: socket.socket, line: str) -> None:
-    # The daemon may be gone; then there is nobody to report to. What else may fail must not end us.
+    # The daemon may be gone, and no other error may end the supervisor either.
     with contextlib.suppress(OSError):
         control.sendall(line.encode() + b"\n", socket.MSG_NOSIGNAL)
 
@@ -273,7 +272,7 @@ class Command:
     """The command's first process and all its descendants.
 
     Args:
-        started: a pipe that ends when the first process has become the program; -1: it has.
+        started: a pipe that ends when the first process has become the program; -1 if it has already.
     """
 
     def __init__(self, child: int, wake: int, limits: Limits, started: int = -1) -> None:
@@ -285,8 +284,8 @@ class Command:
         self.code: int | None = None
 
     def wait_until_over_or(self, control: socket.socket) -> str | None:
-        """Return when the first process has ended, the daemon hung up, or a stop was requested; or when
-        the command exceeds a limit, and then its name.
+        """Wait until the first process has ended, the daemon has closed its socket, a signal asks for an
+        end, or the command exceeds a limit; return the name of that limit.
         """
         counts = bool(self._limits.processes or self._limits.memory_bytes)
         next_count = time.monotonic() + COUNTING_SECONDS
@@ -325,7 +324,7 @@ class Command:
         if self._reap() or self._dies_with_holder():
             return
         deadline = time.monotonic()
-        # Before that there is nothing to be gentle with, and it would not hear of the end later.
+        # A command that has not begun needs no grace period, and would begin in spite of the SIGTERM.
         if self._has_begun():
             deadline += grace_seconds
             self._signal_all(signal.SIGTERM)
@@ -347,8 +346,8 @@ class Command:
             self._signals()
 
     def _dies_with_holder(self) -> bool:
-        """Return whether nothing is left that could do anything, soon after a holder has ended: the
-        kernel kills what it held, sooner than we could find it among all processes of the machine.
+        """Wait briefly after a holder has ended; return whether no process is left that could act. The
+        kernel kills the processes that it held, sooner than we could find them in ``/proc``.
         """
         if not self._limits.is_holder or self.code is None:
             return False
@@ -364,10 +363,10 @@ class Command:
         return False
 
     def _has_begun(self) -> bool:
-        """Return whether the command itself runs, and not only what prepares it.
+        """Return whether the command itself runs, not only its preparation.
 
-        A process that has only forked swallows SIGTERM with our handler. A holder is spared it; it
-        and the first process in its namespace, which nothing but SIGKILL ends, only prepare.
+        A process that has only been forked swallows SIGTERM with our handler. A holder does not get
+        SIGTERM; it and the first process of its namespace, which only SIGKILL ends, only prepare.
         """
         if self._started >= 0:
             poll = select.poll()
@@ -386,7 +385,7 @@ class Command:
             return set()
 
     def _reap(self) -> bool:
-        """Collect the dead; return whether no process is left.
+        """Reap all dead children; return whether no process is left.
 
         No child means no descendant: every process below us has a living ancestor that is our child, or
         became our child when its parent died.
@@ -402,10 +401,10 @@ class Command:
                 self.code = os.waitstatus_to_exitcode(status)
 
     def _signal_all(self, number: int) -> None:
-        """Signal the command's group, which no fork can escape, and processes that left the group.
+        """Signal the command's group, which no fork can escape, and the processes that left the group.
 
-        A holder is not told to stop: it ends when the command does, and if it is killed the command
-        dies with it.
+        A holder gets only SIGKILL: it ends when the command does, and if it is killed, the command dies
+        with it.
         """
         spares_holder = self._limits.is_holder and number != signal.SIGKILL
         if not spares_holder:
@@ -418,7 +417,7 @@ class Command:
 
 
 class Process:
-    """A process as the kernel reports it; ``pages`` are resident, ``tasks`` its threads."""
+    """A process as the kernel reports it; ``pages`` are its resident pages, ``tasks`` its threads."""
 
     def __init__(self, id: int, facts: list[bytes]) -> None:
         self.id = id
@@ -430,7 +429,7 @@ class Process:
 
 
 def descendants(root: int, spared: Collection[int] = ()) -> Iterator[Process]:
-    """Yield everything below ``root``, except some processes and what is below them."""
+    """Yield all processes below ``root``, except the spared ones and those below them."""
     children: dict[int, list[Process]] = {}
     for process in _processes():
         children.setdefault(process.parent, []).append(process)
@@ -443,11 +442,11 @@ def descendants(root: int, spared: Collection[int] = ()) -> Iterator[Process]:
 
 
 def _only_first_ones_are_left() -> bool:
-    """Kill the first processes of the namespaces that a dead holder has left to us, and return whether
-    they have nobody below them any more; False where the kernel does not tell.
+    """Kill the first processes of the namespaces that a dead holder has left to us; return whether no
+    process is below them any more, False if the kernel does not report it.
 
-    Such a process takes milliseconds to die, in which it gives its namespaces back, and does nothing
-    else: what is killed begins no other process, and all that runs in its namespace is below it.
+    Such a process takes milliseconds to die, in which it only releases its namespaces: a killed process
+    starts no other one, and all processes of its namespace are below it.
     """
     try:
         first_ones = _children(os.getpid())
@@ -455,7 +454,7 @@ def _only_first_ones_are_left() -> bool:
             os.kill(process, signal.SIGKILL)
         if any(map(_children, first_ones)):
             return False
-        # One that has died since the first look may have left us what was below it.
+        # One that has died since then may have left us the processes below it.
         return set(_children(os.getpid())) <= set(first_ones)
     except OSError:
         return False
@@ -468,7 +467,7 @@ def _children(process: int) -> list[int]:
 
 
 def _own_bytes(process: int) -> int:
-    """Return the memory of a process that does not belong to files."""
+    """Return the memory of a process in bytes, without pages of files."""
     with (
         contextlib.suppress(OSError),
         open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file,  # noqa: PTH123
@@ -482,7 +481,7 @@ def _own_bytes(process: int) -> int:
 
 def _processes() -> Iterator[Process]:
     names: list[str] = []
-    with contextlib.suppress(OSError):  # say no more files can be opened: the next look finds them
+    with contextlib.suppress(OSError):  # such as too many open files: the next scan finds them
         names = os.listdir("/proc")  # noqa: PTH208
     for name in names:
         if not name.isdigit():

@@ -1,9 +1,9 @@
-"""A system call of a sandboxed command that waits until the supervisor has answered, and its meaning.
+"""A system call of a sandboxed command that waits for the supervisor's answer, and its arguments.
 
-All that a call says is read once: its arguments, its paths, what its descriptors are. Then the caller
-has to be still alive, for else its number may be another process's. From there on only descriptors of
-our own count: whatever the command changes meanwhile, its memory, its descriptors or its working
-directory, is not looked at again.
+Everything about a call is read once: its arguments, its paths, the targets of its descriptors. After
+that the caller must still be alive, because otherwise its process id may have been reused. From then on
+only the supervisor's own descriptors count: the memory, descriptors and working directory of the
+caller, which may change meanwhile, are not read again.
 
 Loaded by the fork server, and so standard library only.
 """
@@ -38,12 +38,12 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Answer:
-    """What a call gets besides an error.
+    """The answer to a call that does not fail.
 
     Args:
-        is_left: whether the kernel carries it out, as if nobody had been asked.
-        descriptor: one of ours that the caller gets a copy of; -1 if none.
-        is_inherited: whether programs that the caller becomes have that copy, too.
+        is_left: whether the kernel carries out the call itself.
+        descriptor: the supervisor's descriptor that the caller gets a copy of; -1 if none.
+        is_inherited: whether that copy stays open when the caller executes a program.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Call:
     """A waiting call.
 
     Args:
-        listener: from which it came.
-        notification: what came.
+        listener: the descriptor that delivered it.
+        notification: its ``struct seccomp_notif``.
 
-    ``thread`` is who made it.
+    ``thread`` is the id of the calling thread.
     """
 
     def __init__(self, listener: int, notification: bytearray) -> None:
@@ -76,20 +76,20 @@ class Call:
         self._listener = listener
 
     def read_unsigned(self, place: int) -> int:
-        """Return the lower half of an argument, in which the kernel looks for flags and modes."""
+        """Return the lower half of an argument, which the kernel uses for flags and modes."""
         return self.arguments[place] & 0xFFFFFFFF
 
     def read_signed(self, place: int) -> int:
-        """Return the lower half of an argument, in which the kernel looks for a descriptor."""
+        """Return the lower half of an argument, which the kernel uses for a descriptor."""
         number = self.read_unsigned(place)
         return number - (1 << 32) if number >> 31 else number
 
     def require_alive(self) -> None:
-        """Refuse if the caller is gone, and its number may be another process's."""
+        """Raise OSError if the caller is gone, because its process id may have been reused."""
         fcntl.ioctl(self._listener, IS_VALID, struct.pack("=Q", self.id))
 
     def path(self, place: int) -> bytes | None:
-        """Return the path that an argument points to; None if it points to nothing."""
+        """Return the path that an argument points to; None for a null pointer."""
         address = self.arguments[place]
         if address == 0:
             return None
@@ -99,7 +99,7 @@ class Call:
         return text
 
     def memory(self, address: int, size: int) -> bytes:
-        """Read the caller's memory, up to the first byte that is not there."""
+        """Read the caller's memory, up to the first unmapped byte."""
         if address > ADDRESS_MAX:
             raise error(errno.EFAULT)
         with OpenDescriptor(f"/proc/{self.thread}/mem", os.O_RDONLY) as memory:
@@ -109,11 +109,11 @@ class Call:
                 raise error(errno.EFAULT) from None
 
     def take_umask(self) -> None:
-        """Let what we make next lack the bits that a new file of the caller lacks."""
+        """Adopt the caller's umask for the next file that the supervisor makes."""
         with OpenDescriptor(f"/proc/{self.thread}/status", os.O_RDONLY) as status:
             text = os.read(status, STATUS_BYTES_MAX)
         self.require_alive()
-        # The program's name, in which a line end is escaped, is in the line above.
+        # Only the line above holds the program's name, and line ends in it are escaped.
         os.umask(int(text.partition(b"\nUmask:")[2].split(None, 1)[0], 8))
 
     def open_start(self, descriptor: int) -> OpenDescriptor:
@@ -130,11 +130,11 @@ class Call:
     def names(
         self, stack: ExitStack, *places: tuple[int | None, int]
     ) -> list[tuple[int, bytes]] | None:
-        """Return paths that the caller gives, each with the folder from which it leads.
+        """Return paths of the caller, each with the folder that it is relative to.
 
         Args:
-            places: of the argument with the caller's descriptor of that folder, None if there is none,
-                and of the path's address.
+            places: indexes of the arguments with the caller's descriptor of that folder, None if there
+                is none, and with the address of the path.
 
         Returns:
             (descriptor, path) of each; None if one cannot be read.
@@ -158,8 +158,8 @@ class OpenDescriptor:
     """A descriptor that is closed at the end of a block.
 
     Args:
-        start: of the folder from which a path leads. What lies in other processes, or in our own, is
-            not followed from there.
+        start: descriptor of the folder that the path is relative to. Magic links, such as those in
+            /proc, are then not followed.
         resolving: further RESOLVE_ flags for a path with a start.
     """
 
@@ -187,7 +187,7 @@ class OpenDescriptor:
 
 
 def place_of(file: int) -> bytes:
-    """Return where an opened file lies."""
+    """Return the real path of an opened file."""
     return os.readlink(b"/proc/self/fd/%d" % file)  # noqa: PTH115
 
 
@@ -195,7 +195,7 @@ def check_result(result: int) -> int:
     """Return the result of a function of the C library.
 
     Raises:
-        OSError: it is negative.
+        OSError: the result is negative.
     """
     if result < 0:
         raise error(ctypes.get_errno())

@@ -1,18 +1,18 @@
-"""Where a sandboxed command may change something, for the calls that the supervisor decides.
+"""The paths that a sandboxed command may change, for the calls that the supervisor decides.
 
-Landlock's rights hold for a folder with everything below it. A folder that holds something closed can
-therefore not be opened as a whole: each of its entries is, and it is *parted*. In such a folder, and in
-what is made in it meanwhile, the supervisor does what the kernel cannot, and goes by names:
+Landlock rights cover a folder with everything below it. So a folder that contains something closed
+cannot be opened as a whole: its entries are opened one by one, and the folder is called *parted*. In a
+parted folder, and in folders made in it later, the supervisor does what the kernel cannot, by names:
 
-- what is closed, and every name that may mean the same to a file system that ignores case, is left alone
-- so is a name that programs would obey, where the sandbox was told of such names
-- what lies on the way to something closed, existing or not, is neither moved nor replaced
-- a file that has a closed name is known by its device and inode, too, whatever else it is called
-- a git folder gets no symbolic links, and nothing from elsewhere that may hold some: git writes what a
-  command prepares (messages, logs) into files there, and would write it through a link
+- closed paths, and names that a file system which ignores case may take for them, are not changed
+- neither are names that programs would obey, if the plan of the sandbox contains such names
+- folders on the way to a closed path, existing or not, are neither moved nor replaced
+- a file with a closed name is also recognized under its other names, by device and inode
+- a git folder gets no symbolic links, and no entries from elsewhere that may contain some: git writes
+  text prepared by a command (messages, logs) into files there, and would write it through a link
 
-Folders are found by where they really lie, and a parted one is opened once more from there, over no link
-and no mount, so that another name of it is not taken for a place of its own.
+Folders are identified by their real paths. A parted folder is opened again by that path, without links
+and, below the folder in the plan, without mounts, so that another path to it gives no other rights.
 
 Loaded by the fork server, and so standard library only.
 """
@@ -39,24 +39,24 @@ from nousd.tools.process.waiting_call import (
 WHOLE = "whole"
 PARTED = "parted"
 UNREAD = "unread"
-"""Parted for reading, too: what is made there is not read unless we open it."""
+"""Parted for reading, too: only the supervisor can open the files that are made there for reading."""
 
 CLOSED = "closed"
 
 LINKED_ENTRIES_MAX = 10_000
-"""Maximum entries of closed folders that are looked at."""
+"""Maximum entries of closed folders whose device and inode are recorded."""
 
 FOLDER = os.O_PATH | os.O_DIRECTORY
 
 
 class Folder:
-    """An opened folder in which a command may change something.
+    """An opened folder in which a command may change entries.
 
     Args:
-        descriptor: of it.
-        place: where it lies.
+        descriptor: its descriptor.
+        place: its real path.
         kind: ``WHOLE``, ``PARTED`` or ``UNREAD``.
-        is_of_git: whether it is a git folder that is closed in part, or lies in one.
+        is_of_git: whether it is a partly closed git folder, or lies in one.
     """
 
     def __init__(self, descriptor: int, place: bytes, kind: str, *, is_of_git: bool) -> None:
@@ -74,7 +74,7 @@ class Entry:
     """A name in a folder.
 
     Args:
-        is_folder: whether the caller says, by a slash behind it, that it means a folder.
+        is_folder: whether the caller's path ends with a slash, which means a folder.
     """
 
     def __init__(self, folder: Folder, name: bytes, *, is_folder: bool = False) -> None:
@@ -87,7 +87,7 @@ class Entry:
         return b"%s/%s" % (self.folder.place, self.name)
 
     def status(self) -> os.stat_result | None:
-        """Return the facts about what has that name, a link itself; None if nothing has."""
+        """Return the status of the entry, of a link itself; None if there is no such entry."""
         try:
             return os.stat(self.name, dir_fd=self.folder.descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -95,17 +95,17 @@ class Entry:
 
 
 class WritablePlaces:
-    """The places of one command.
+    """The writable paths of one command.
 
     Args:
         plan: with absolute paths as bytes
 
-            - ``whole``: what may be written, with everything below
-            - ``parted``: folder in which only what it held was opened, and where we act -> whether the
-              kernel lets the command read all in it
-            - ``closed``: what stays as it is, with everything below, existing or not
-            - ``git``: those of the parted folders that are git folders
-            - ``names``: (folder, pattern) of further names in a folder that stay as they are
+            - ``whole``: paths that may be written, with everything below
+            - ``parted``: folder whose entries were opened one by one, and in which the supervisor acts
+              -> whether the kernel lets the command read everything in it
+            - ``closed``: paths that must not change, with everything below, existing or not
+            - ``git``: the parted folders that are git folders
+            - ``names``: (folder, pattern) of further names in a folder that must not change
     """
 
     def __init__(self, plan: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ class WritablePlaces:
         self._files: _Files | None = None
 
     def may_change(self, file: int) -> bool:
-        """Return whether a command may write an opened file (O_PATH), or in a folder."""
+        """Return whether the command may change an opened file or folder (O_PATH)."""
         place = place_of(file)
         kind, known = self._kind(place)
         if kind not in (PARTED, UNREAD) or place == known:
@@ -146,7 +146,7 @@ class WritablePlaces:
             return is_it and self.is_free(entry) and not self.is_closed_file(opened)
 
     def folder(self, opened: int, stack: ExitStack) -> Folder | None:
-        """Return an opened folder (O_PATH); None if the command may change nothing in it."""
+        """Return the folder of a descriptor (O_PATH); None if the command may change nothing in it."""
         place = place_of(opened)
         kind, known = self._kind(place)
         is_of_git = self._is_of_git(place)
@@ -169,10 +169,10 @@ class WritablePlaces:
         return Folder(own, place, kind, is_of_git=is_of_git)
 
     def entry(self, start: int, path: bytes, stack: ExitStack) -> Entry | None:
-        """Return the name that a path ends with, in its folder.
+        """Return the last name of a path, with its folder.
 
         Args:
-            start: from where a relative path leads.
+            start: descriptor of the folder that a relative path starts from.
 
         Returns:
             None if the command may change nothing in that folder, or there is no such name.
@@ -190,7 +190,7 @@ class WritablePlaces:
         return None if folder is None else Entry(folder, name, is_folder=path.endswith(b"/"))
 
     def is_free(self, entry: Entry) -> bool:
-        """Return whether a name may be made, written and removed."""
+        """Return whether an entry may be made, written and removed."""
         if entry.folder.is_whole:
             return True
         above = _fold_case(entry.folder.place)
@@ -201,7 +201,7 @@ class WritablePlaces:
         )
 
     def is_movable(self, entry: Entry) -> bool:
-        """Return whether a name may, besides, be moved away, and something else moved there."""
+        """Return whether an entry may also be moved away, and replaced by another one."""
         if entry.folder.is_whole:
             return True
         above = _fold_case(entry.folder.place)
@@ -209,23 +209,23 @@ class WritablePlaces:
         return self.is_free(entry) and not is_way
 
     def is_parted(self, entry: Entry) -> bool:
-        """Return whether a name is a folder that was there and holds something closed."""
+        """Return whether an entry is a parted folder of the plan."""
         return self._kinds.get(entry.place) in (PARTED, UNREAD)
 
     def is_closed_file(self, status: os.stat_result) -> bool:
-        """Return whether a file is a closed one, whatever its name."""
+        """Return whether a file is or may be a closed one under another name."""
         if self._files is None:
-            # Nothing of it can have changed by the command until now: it has to ask us.
+            # Read on first use: until now the command cannot have changed any of it without asking us.
             self._files = _Files(self._closed)
         return self._files.may_have(status)
 
     def forget(self, entry: Entry) -> None:
-        """Note that a name means something else now, to which the kernel gives no rights."""
+        """Record that a name no longer refers to the entry that the kernel granted rights for."""
         if self._kinds.get(entry.place) == WHOLE:
             del self._kinds[entry.place]
 
     def _kind(self, place: bytes) -> tuple[str, bytes]:
-        """Return what holds for a place, and the known path that says so."""
+        """Return the kind of a path, and the path from the plan that determines it."""
         while place:
             if (kind := self._kinds.get(place)) is not None:
                 return kind, place
@@ -250,8 +250,8 @@ def _fold_case(path: bytes) -> str:
 
 
 def _spellings(name: bytes) -> tuple[str, str]:
-    """Return a name without case, and without what some file systems ignore: none of the closed names
-    that matter has other characters than those of ASCII.
+    """Return a name in folded case, with and without its non-ASCII characters, which some file systems
+    ignore: all closed names that matter are ASCII.
     """
     folded = _fold_case(name)
     return folded, folded.encode("ascii", "ignore").decode()
@@ -269,7 +269,7 @@ def _above(paths: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Files:
-    """The closed files, known by device and inode.
+    """The closed files, identified by device and inode.
 
     Args:
         closed: closed paths.
@@ -283,7 +283,7 @@ class _Files:
                 self._meet_all(path)
 
     def _meet(self, path: bytes) -> bool:
-        """Return whether a path is a folder; remember it if it is anything else."""
+        """Return whether a path is a folder; record any other file."""
         try:
             status = os.lstat(path)
         except OSError:
@@ -302,6 +302,6 @@ class _Files:
                 return
 
     def may_have(self, status: os.stat_result) -> bool:
-        """Return whether a file is a closed one, or cannot be told from one."""
+        """Return whether a file is a closed one, or may be one that was not recorded."""
         is_unmet = self._left < 0 and status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
         return is_unmet or (status.st_dev, status.st_ino) in self._known
