@@ -80,7 +80,8 @@ class Job(TypedDict):
     """The instructions for a supervisor.
 
     Args:
-        argv: the absolute path of the program, and its arguments. cwd: its working directory.
+        argv: the absolute path of the program, and its arguments.
+        cwd: its working directory.
         environment: its whole environment.
         grace_seconds: the time between SIGTERM and SIGKILL.
         limits: the arguments of ``Limits``.

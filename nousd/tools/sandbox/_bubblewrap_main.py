@@ -1,21 +1,21 @@
-"""Lays out for bubblewrap what a program sees of folders that other programs can change meanwhile, and
-becomes bubblewrap.
+"""Mounts the folders that a program sees and that other programs can change, then becomes bubblewrap.
 
 Its arguments: PLAN BUBBLEWRAP ARGUMENT...; PLAN is a file with a marshalled dict:
 
-- ``roots``: (path, number of the root it lies in or -1, whether it may be written, what is closed in
-  it); what contains others comes first. Those in no other are laid out as STAGING/NUMBER.
+- ``roots``: (path, index of the root that contains it or -1, whether it may be written, the closed
+  paths in it), outermost first. Roots in no other root are mounted at STAGING/INDEX.
 - ``etc``: paths of the machine below ``/etc``. They are laid out as one folder, STAGING/etc, with copies
-  of the files, because a mount takes longer than to copy a small one
-- closed: name -> (how, content, closed below), with every folder on the way; see ``KEEP`` and others
+  of the files, because copying a small file takes less time than a mount.
+- closed paths: name -> (how, content, closed below), with every folder on the way; see ``KEEP`` and
+  others.
 
-Bubblewrap takes names, and a name can lead elsewhere as soon as it has been looked at: another command
-that works in the same folder may turn any part of it into a link. So all of this is done by
-descriptors, each opened in the one before it and none through a link, in a mount namespace of its own;
-bubblewrap finds the result at places that nobody else has. What is no longer there, or has become a
-link, needs not be closed, unless it was put there to be closed.
+Bubblewrap takes paths, and a path can lead elsewhere right after it was checked: another command that
+works in the same folder may replace any part of it by a link. So everything here uses descriptors, each
+opened relative to the previous one and none through a link, in a private mount namespace; bubblewrap
+finds the result at paths that no other process sees. A closed path that has become a link is skipped,
+and so is a missing one, unless it is a placeholder.
 
-A program of its own: standard library only.
+A separate program: standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import sys
 from typing import Any
 
 STAGING = "/sys"
-"""A folder that every machine has and no program in the sandbox sees."""
+"""A folder that exists on every machine and is not visible in the sandbox."""
 
 ETC = f"{STAGING}/etc"
 FOLDER = f"{STAGING}/folder"
@@ -39,13 +39,13 @@ FILE = f"{STAGING}/file"
 NOTHING = "/dev/null"
 
 ON_THE_WAY = "on the way"
-"""To what is closed: it cannot be moved."""
+"""A folder on the way to a closed path: it cannot be moved."""
 KEEP = "keep"
-"""It cannot be changed either."""
+"""A closed path that can be read, but neither moved nor changed."""
 COVER = "cover"
-"""Nothing of it is seen."""
+"""A closed path whose content is invisible."""
 STAND = "stand"
-"""It stands in for something: it is covered, and has to be there."""
+"""A placeholder: it is covered, and must exist."""
 
 CLONE_NEWNS = 0x20000
 CLONE_NEWUSER = 0x10000000
@@ -73,9 +73,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def main(arguments: list[str]) -> None:
     with open(int(arguments[0]), "rb") as file:  # noqa: PTH123
-        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own parent
+        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - from our own parent
     program = arguments[1:]
-    # Python ignores these two; a command expects to die of them.
+    # Python ignores these two signals; a command expects to be killed by them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
@@ -89,7 +89,7 @@ def main(arguments: list[str]) -> None:
 
 
 def _enter_namespaces() -> None:
-    """Enter namespaces of our own, so that later mounts are private; needs no rights."""
+    """Enter new user and mount namespaces, so that later mounts are private; needs no privileges."""
     user, group = os.getuid(), os.getgid()
     _check_result(_LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNS))
     _write("/proc/self/setgroups", b"deny")
@@ -99,7 +99,7 @@ def _enter_namespaces() -> None:
 
 
 def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]], etc: list[str]) -> None:
-    # All are taken before anything is mounted over any of them.
+    # All trees are cloned before anything is mounted over one of them.
     trees = [_root(path, is_writable=is_writable) for path, _, is_writable, _ in roots]
     _mount("staging", STAGING, "tmpfs", 0)
     os.mkdir(FOLDER, 0o755)  # noqa: PTH102
@@ -114,14 +114,14 @@ def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]], etc: list[str])
         _attach(tree, place)
         _close(tree, closed)
         if path.startswith("/etc/"):
-            # Bubblewrap can make no place for it in a folder that cannot be written.
+            # Bubblewrap cannot make a mount point for it in a read-only folder.
             os.close(_make_mount_point(path[1:], tree))
 
 
 def _lay_out_etc(paths: list[str]) -> None:
     os.mkdir(ETC, 0o755)  # noqa: PTH102
     for path in paths:
-        # Maybe through a link: it is the machine's.
+        # Links are followed: they belong to the machine.
         try:
             found = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except PermissionError:
@@ -156,7 +156,7 @@ def _root(path: str, *, is_writable: bool) -> int:
 
 
 def _make_mount_point(name: str, tree: int) -> int:
-    """Make a place of the same kind in the staging folder, and return its descriptor."""
+    """Make a file or folder to mount a tree on in the staging folder; return its descriptor."""
     place = _place(name)
     if not stat.S_ISDIR(os.fstat(tree).st_mode):
         _write(place, b"")
@@ -166,7 +166,7 @@ def _make_mount_point(name: str, tree: int) -> int:
 
 
 def _place(name: str) -> str:
-    """Return a place in the staging folder, or in ``ETC``, that something can be made at."""
+    """Return a path in the staging folder, after making the folders on the way."""
     place = f"{STAGING}/{name}"
     if name.count("/") > 1:
         os.makedirs(os.path.dirname(place), 0o755, exist_ok=True)  # noqa: PTH103, PTH120
@@ -194,7 +194,7 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
         try:
             place = os.open(name, FOUND, dir_fd=folder)
         except PermissionError:
-            # Who owns the folder could allow it to himself, and nothing would be closed any more.
+            # The folder's owner could grant himself access, and the path would no longer be closed.
             _set(folder, READ_ONLY)
             continue
         except (FileNotFoundError, NotADirectoryError):
@@ -211,7 +211,7 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
 
 
 def _closing(how: str, content: bytes | None, place: int, mode: int) -> int:
-    """Return the mount that hides a path."""
+    """Return the mount that closes a path, to be attached to it."""
     if how in (COVER, STAND):
         cover = _cover(content, mode)
         tree = _tree(cover)
@@ -235,7 +235,7 @@ def _cover(content: bytes | None, mode: int) -> int:
 
 
 def _tree(place: int) -> int:
-    """Return the mounts at and below a path, to be mounted again."""
+    """Return a detached copy of the mounts at and below a path."""
     flags = OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH | os.O_CLOEXEC
     return _check_result(_LIBC.syscall(OPEN_TREE, place, b"", flags))
 
@@ -256,7 +256,7 @@ def _mount(source: str | None, place: str, kind: str | None, flags: int) -> None
 
 
 def _write(path: str, data: bytes) -> None:
-    # Each command pays for this dozens of times, and a file object takes twice as many calls.
+    # Called dozens of times per command; a file object would take twice as many system calls.
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     os.write(file, data)
     os.close(file)

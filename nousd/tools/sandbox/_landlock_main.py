@@ -1,20 +1,19 @@
-"""Gives up everything but what a plan names, for good, and becomes a program.
+"""Permanently gives up all access that a plan does not grant, then becomes a program.
 
 Its arguments: PLAN PROGRAM ARGUMENT...; PLAN is a file with a marshalled dict:
 
-- ``rules``: (path, rights, whether it is plain) of what may be used; a path that is not there any more
-  opens nothing, and nor does a plain one with a symbolic link in it: another program may just have put
-  it there
-- ``of_files``: the rights that a file can have, unlike a folder
-- ``handled``: all rights there are: those that no rule gives are gone
-- ``filter``: the system calls that are refused, see ``seccomp``
-- ``sender``: the socket on which the filter's listener goes to the supervisor, together with this plan;
-  -1 if the filter leaves nothing to it
-- all others: for the supervisor, see ``call_decider``
+- ``rules``: (path, rights, whether it is plain) of paths that may be used; a path that no longer exists
+  is skipped, and so is a plain one with a symbolic link in it, which another program may just have made
+- ``of_files``: the rights that a file can have; a folder can have all
+- ``handled``: all rights that Landlock controls; those that no rule grants are refused
+- ``filter``: the filter of system calls, see ``seccomp``
+- ``sender``: the socket over which the filter's listener is sent to the supervisor, together with this
+  plan; -1 if the filter leaves no calls to it
+- all other keys are for the supervisor, see ``call_decider``
 
-A program of its own: standard library only. What follows holds for whatever it starts, also as root: no
-capabilities, no new rights by programs that would give some, no signals and no abstract sockets to
-processes outside.
+A separate program: standard library only. These restrictions apply to every process that it starts, even
+as root: no capabilities, no privileges gained by executing a program, and neither signals nor abstract
+sockets to processes outside.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 def main(arguments: list[str]) -> None:
     with open(int(arguments[0]), "rb", closefd=False) as file:
-        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - of our own parent
+        plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - from our own parent
     program = arguments[1:]
-    # Python ignores these two; a command expects to die of them.
+    # Python ignores these two signals; a command expects to be killed by them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
@@ -106,7 +105,7 @@ def _open_path(path: str, *, is_plain: bool) -> int:
 
 def _drop_capabilities() -> None:
     for capability in range(CAPABILITIES_MAX):
-        # Without the right to it there is nothing to drop: NO_NEW_PRIVS gives none back.
+        # Failure is harmless: without the right to drop one, NO_NEW_PRIVS keeps it from coming back.
         _LIBC.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     header = struct.pack("=Ii", CAPABILITY_VERSION, 0)
     _check_result(_LIBC.syscall(CAPSET[os.uname().machine], header, bytes(24)))
@@ -127,7 +126,7 @@ def _filter_calls(program: bytes, sender: int, plan: int) -> None:
 
 
 def _send(sender: int, *descriptors: int) -> None:
-    """Send descriptors over a socket. Python's module for it takes longer to import than all others."""
+    """Send descriptors over a socket, without Python's socket module, which is slow to import."""
     content = ctypes.create_string_buffer(b"l", 1)
     piece = ctypes.create_string_buffer(struct.pack("@PN", ctypes.addressof(content), 1))
     packed = struct.pack(f"@{len(descriptors)}i", *descriptors)

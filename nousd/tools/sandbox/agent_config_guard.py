@@ -1,8 +1,8 @@
 """Configuration files of agents and tools that a program in a sandbox must not create.
 
-Existing ones are mounted read-only. Mounts that prevent every such name would show a program dozens of
-files that nobody has. So new ones are renamed when everything has ended, to a name that nobody obeys,
-and the model is told.
+Existing files are mounted read-only. Mounts at all other such names would show a program dozens of files
+that do not exist. So new files are renamed when all processes have ended, to names that no program
+obeys, and the model gets a remark.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nousd.tools.sandbox.nofollow_stat import hold_folder, names_below
 
 
 class AgentConfigGuard:
-    """File names in a directory.
+    """Finds and renames files with certain names in a directory.
 
     Args:
-        names: relative to the directory, with ``*`` in the last part, in any case.
+        names: paths relative to the directory, with ``*`` in the last part, in any case.
     """
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ class AgentConfigGuard:
 
     @cached_property
     def before(self) -> tuple[Path, ...]:
-        """The matching paths that existed when this was first asked for."""
+        """The matching paths that existed when this was first read."""
         return self._find_matching()
 
     def _find_matching(self) -> tuple[Path, ...]:
@@ -48,14 +48,14 @@ class AgentConfigGuard:
             return ()
 
     def patterns(self) -> list[tuple[Path, str]]:
-        """Return (folder, regular expression of names in it, in any case)."""
+        """Return each folder with a regular expression of names in it, which ignores case."""
         return [
             (self._folder / parent, pattern.pattern) for parent, pattern in self._patterns.items()
         ]
 
     @contextmanager
     def set_aside_new_files(self, remarks: list[str]) -> Iterator[None]:
-        """Rename the matching files that were not there before the block, and report them."""
+        """At the end of the block, rename the matching files that are new, and add remarks on them."""
         before = set(self.before)
         try:
             yield
@@ -80,7 +80,7 @@ class AgentConfigGuard:
 
 @lru_cache(maxsize=8)
 def _patterns(names: tuple[str, ...]) -> dict[PurePath, re.Pattern[str]]:
-    """Return the folders with the patterns of the names in them."""
+    """Return folder -> pattern of the names in it."""
     patterns: defaultdict[PurePath, list[str]] = defaultdict(list)
     for place in map(PurePath, names):
         patterns[place.parent].append(fnmatch.translate(place.name))

@@ -1,25 +1,25 @@
 """A sandbox made by bubblewrap: namespaces of its own, in which the machine's files do not exist.
 
-What a program sees is mounted piece by piece onto an empty root, so whatever is not named does not
-exist: no home, no ``/run``, no foreign socket. It has its own processes, its own network (only its own
+The visible paths are mounted one by one onto an empty root, so all other paths do not exist: no home, no
+``/run``, no sockets of other programs. The sandbox has its own processes, its own network (only a
 loopback), no capabilities, and a filter of system calls (``seccomp``). When its first process dies, the
-kernel ends all others with it.
+kernel kills all others.
 
-Denied paths inside of a writable directory are mounted over themselves, read-only. Every directory on
-the way to one is mounted onto itself as well: a mount cannot be renamed, so nothing denied can be moved
-aside together with its directory. All of this happens before bubblewrap starts, which cannot do it
-safely beside other commands (``_bubblewrap_main``).
+Denied paths in a writable directory are mounted onto themselves, read-only. Every directory on the way
+to one is mounted onto itself as well: a mount cannot be renamed, so no denied path can be moved aside
+together with its directory. All this happens before bubblewrap starts, because bubblewrap cannot do it
+safely while other commands run (``_bubblewrap_main``).
 
 Directories that other programs can change meanwhile are laid out for ``_bubblewrap_main``: their
-nesting, and the denied paths in each. Directories of the system are not among them, unless something in
-them is; bubblewrap takes them by name, except the many small parts of ``/etc``, which it gets as one.
+nesting, and the denied paths in each. System directories are not among them, unless they contain such a
+directory; bubblewrap mounts them by name, except the many small parts of ``/etc``, which it gets as one.
 
-A mount lies on a file, not on a name. If a program outside puts another file in its place, as editors
-and ``git config`` do when they save, the kernel removes the mount, and the new one is open to the
-command. Nothing prevents that here; the model is told.
+A mount is tied to a file, not to a name. If a program outside replaces the file, as editors and ``git
+config`` do when they save, the kernel removes the mount, and the command can use the new file. The
+sandbox cannot prevent that; the model gets a remark.
 
-A mount cannot cover a symbolic link. A link that leads to a denied path is therefore restored when
-everything has ended, if a program replaced it.
+A mount cannot cover a symbolic link. So a link that leads to a denied path is restored when all
+processes have ended, if a program has replaced it.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Bubblewrap:
         closed = _resolve_links(places)
         remarks: list[str] = []
         with ExitStack() as stack:
-            # At the very end, when nothing of ours stands in the workspace any more.
+            # Entered first, so that it looks last, when no placeholder is left in the workspace.
             left = stack.enter_context(watch_traps(places.traps))
             try:
                 stack.enter_context(_report_replaced(request.workdir, closed, remarks))
@@ -146,7 +146,7 @@ class Bubblewrap:
 
 @contextmanager
 def _report_replaced(workdir: Path, places: Places, remarks: list[str]) -> Iterator[None]:
-    """Report which closed paths have become other files during the block."""
+    """At the end of the block, add remarks on closed paths that have become other files."""
     before = {path: _file_at(path) for path in (*places.hidden, *places.protected)}
     try:
         yield
@@ -160,7 +160,7 @@ def _report_replaced(workdir: Path, places: Places, remarks: list[str]) -> Itera
 
 
 def _file_at(path: Path) -> tuple[int, int] | None:
-    """Return what is known of a file or folder by whatever name; None if there is none."""
+    """Return the device and inode of a file or folder; None if there is none."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -186,7 +186,7 @@ def _arguments(
             yield from ("--bind", f"{STAGING}/{number}", str(root.path))
     for name, path in places.home_links(request.env.get("HOME")):
         yield from ("--symlink", str(path), f"{HOME}/{name}")
-    # The kernel's settings belong to root, which needs no capability to write its own files.
+    # The kernel's settings are files of root, which needs no capability to write its own files.
     for own in ("/proc", "/dev", "/"):
         yield from ("--remount-ro", own)
     yield from ("--chdir", str(request.workdir), "--seccomp", str(rules), "--")
@@ -207,7 +207,7 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
 
 
 def _target_of(path: Path) -> str | None:
-    """Return where a link leads; None if it is none."""
+    """Return the target of a link; None if the path is not a link."""
     try:
         return os.readlink(path)  # noqa: PTH115
     except OSError:
@@ -215,8 +215,8 @@ def _target_of(path: Path) -> str | None:
 
 
 def _on_the_way(roots: Iterable[Path], closed: Iterable[Path]) -> list[str]:
-    """Return the directories between a writable one and a denied path in it, and these paths: what
-    contains others comes first.
+    """Return the denied paths in writable directories, and the directories on the way to them,
+    outermost first.
     """
     inside = tuple(f"{root}/" for root in roots)
     return sorted(path for path in folders_around(closed) if path.startswith(inside))
@@ -230,7 +230,7 @@ def _resolve_links(places: Places) -> Places:
         return tuple(
             Path(path)
             for path in dict.fromkeys(real_paths(paths))
-            # What is still a link belongs to a loop, and leads nowhere.
+            # A path that is still a link belongs to a loop of links.
             if lies_in_one_of(path, folders) and not _is_link(path)
         )
 
@@ -248,7 +248,7 @@ def _is_link(path: str) -> bool:
 
 
 def _links(places: Places) -> Iterator[Path]:
-    """Yield the links by which a denied path is reached from a writable one."""
+    """Yield the links in writable directories that lead to a denied path."""
     for path in _on_the_way(places.writable, (*places.protected, *places.hidden)):
         if _is_link(path):
             yield Path(path)
@@ -263,7 +263,7 @@ def _makeable(places: Places) -> Iterator[Path]:
 
 @contextmanager
 def restore_links(links: Iterable[Path]) -> Iterator[None]:
-    """Restore symbolic links at the end of the block."""
+    """At the end of the block, restore symbolic links that were replaced."""
     targets: dict[Path, str] = {}
     for link in links:
         with suppress(OSError):  # it is gone, or no longer a link
@@ -293,7 +293,7 @@ def _keep(folder: int, name: str, target: str) -> None:
 
 
 def _mode(folder: int, name: str) -> int:
-    """Return 0 if nothing exists there."""
+    """Return the mode of an entry; 0 if it does not exist."""
     try:
         return os.lstat(name, dir_fd=folder).st_mode
     except FileNotFoundError:
@@ -301,14 +301,14 @@ def _mode(folder: int, name: str) -> int:
 
 
 Closed = dict[str, tuple[str, bytes | None, Any]]
-"""Name -> how it is denied, its replacement, the denied paths below."""
+"""Name -> how it is denied, the content of its cover, the denied paths below."""
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
     """A file or directory that is laid out.
 
     Args:
-        outer: the number of the root that contains it, -1 for none.
+        outer: the index of the root that contains it, -1 for none.
     """
 
     path: Path
@@ -322,10 +322,10 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
-    """Return the layout; a directory comes before those that it contains.
+    """Return the layout, outermost directories first.
 
     Args:
-        places: with every link resolved.
+        places: the visible paths with every link resolved.
         placeholders: see ``MountPlaceholders.provide``.
     """
     closings = [
@@ -336,7 +336,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
     roots: list[Root] = []
     for path, is_writable in _list_layout_paths(places, [path for path, _, _ in closings]):
         outer = _innermost(path, roots)
-        # A path that can be seen or written anyway is part of the one that contains it.
+        # No root is needed where the outer one already allows as much.
         if outer < 0 or (is_writable and not roots[outer].is_writable):
             is_kept = is_writable and not any(path == closed for closed, _, _ in closings)
             roots.append(Root(path=path, outer=outer, is_writable=is_kept, closed={}))

@@ -1,14 +1,14 @@
 """Searches for the files and directories that rules deny: rules are patterns, and a mount needs a path.
 It also finds the files that programs obey, so that a command's changes to them can be reported.
 
-The tree is walked from the top, so that what lies near it is found first. Denied paths must be found
-completely. Protected names, which may be in any directory, are searched as long as a command can wait:
-usually the whole tree now and then, otherwise what is near the top. A path that was found once stays
-denied, so no command can open it again by putting other files before it. A folder that is certainly as
-it was is not read again (``folder_memory``).
+The tree is walked from the top, so that paths near it are found first. Denied paths must be found
+completely. Protected names, which may be in any directory, are searched only as long as a command can
+wait: the whole tree from time to time, otherwise the part near the top. A path that was found once stays
+denied, so no command can open it again by putting other files before it. A folder that certainly has not
+changed is not read again (``folder_memory``).
 
-A denied file is denied by its other names as well (``tools.fs.hard_links``). A kernel's rule about one
-name can hold for the file, so that a name that was forgotten would open all of them.
+A denied file is denied under its other names as well (``tools.fs.hard_links``). A rule of the kernel for
+one name can apply to the file itself, so one missed name would open all of them.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ ENTRIES_MAX: Final = 200_000
 """Maximum entries of a search of the whole tree."""
 
 SHORT_ENTRIES_MAX: Final = 10_000
-"""Maximum entries of a search before a command that does not wait for more."""
+"""Maximum entries of a short search, for which a command waits before it starts."""
 
 SECONDS_MAX: Final = 1.0
-"""How long a command waits for a whole search that only finds protected names."""
+"""How long a command waits for a search of the whole tree for protected names only."""
 
 SEARCHING_SHARE_MAX: Final = 0.02
-"""Fraction of the time that such searches may take."""
+"""Maximum fraction of the time that such searches take."""
 
 HIDDEN_MAX: Final = 1000
 PROTECTED_MAX: Final = 200
-"""Maximum paths of each kind: every one is a mount, and mounts get more expensive with their number."""
+"""Maximum paths of each kind: each one is a mount, whose cost grows with the number of mounts."""
 
 WORKDIRS_MAX: Final = 100
-"""Number of workspaces whose paths are remembered: the most recently used ones."""
+"""Number of workspaces, the most recently used ones, whose paths are remembered."""
 
 UNFOUND: Final = (
     "rules deny reading in this workdir, and it is too large for telling where: more than"
     f" {ENTRIES_MAX} entries or {HIDDEN_MAX} places"
 )
-"""The reason why a command may reach what it must not."""
+"""Why a command might reach paths that it must not read."""
 
 Patterns = Sequence[re.Pattern[str]]
 """They match a whole path with slashes, relative to the workspace."""
 
 
 class FoundFiles(NamedTuple):
-    """The files of a workspace that programs obey, relative to it.
+    """The files of a workspace that programs obey, as paths relative to it.
 
     Args:
-        named: those with names that programs obey, and folders of which that cannot be seen.
+        named: files with names that programs obey, and folders that cannot be read.
         repositories: folders that git takes for a repository, whatever their name.
         is_partial: whether more may exist.
     """
@@ -71,11 +71,11 @@ class FoundFiles(NamedTuple):
 
 
 class ClosedByRules(NamedTuple):
-    """Existing paths. Paths below a denied one are left out.
+    """The existing paths that rules deny, without those below a denied one.
 
     Args:
         is_partial: whether more protected paths may exist.
-        found: what the same search found besides.
+        found: the files that programs obey, from the same search.
     """
 
     hidden: tuple[Path, ...] = ()
@@ -88,10 +88,11 @@ class Names(NamedTuple):
     """The names that programs obey, in any directory.
 
     Args:
-        closed: matches those that a command must not change.
-        obeyed: matches these and those whose change is only reported.
-        tails: matches the last parts of the longer ones, which ``paths`` matches as a whole.
-        ways: the folders that longer ones lie in: a link may be one.
+        closed: matches names that a command must not change.
+        obeyed: matches these names and those whose change is only reported.
+        tails: matches the last part of names with slashes, as a fast test before ``paths``.
+        paths: matches paths that end with a name with slashes.
+        ways: matches the folders on the way to such paths, one of which may be a link.
     """
 
     closed: re.Pattern[str]
@@ -101,11 +102,11 @@ class Names(NamedTuple):
     ways: re.Pattern[str] | None = None
 
     def closes(self, place: str) -> bool:
-        """Return whether a place, or a folder on the way to it, has a name that must not change."""
+        """Return whether a path, or a folder on the way to it, has a name that must not change."""
         return any(self.closed.match(name) for name in place.split("/"))
 
     def are_obeyed(self, place: str, name: str) -> bool:
-        """Return whether a program obeys a file at a place, which ends with ``name``."""
+        """Return whether a program obeys the file at a path, whose last part is ``name``."""
         if self.obeyed.match(name):
             return True
         if self.tails is None or self.paths is None or not self.tails.match(name):
@@ -113,12 +114,12 @@ class Names(NamedTuple):
         return self.paths.fullmatch(place) is not None
 
     def are_obeyed_behind(self, place: str) -> bool:
-        """Return whether a program obeys files in what a link at a place leads to."""
+        """Return whether a program obeys files in the target of a link at a path."""
         return self.ways is not None and self.ways.fullmatch(place) is not None
 
 
 class _ScanPatterns(NamedTuple):
-    """The patterns that a scan looks for; ``hidden`` are places where it does not look."""
+    """The patterns that a scan searches for; ``hidden`` are paths that it skips."""
 
     reading: Patterns
     writing: Patterns
@@ -127,7 +128,7 @@ class _ScanPatterns(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """Equal for all that look for the same."""
+        """A key that is equal for scans with the same patterns."""
         return tuple(self.reading), tuple(self.writing), self.names, frozenset(self.hidden)
 
     def hides(self, place: str) -> bool:
@@ -146,15 +147,15 @@ class _KnownScan:
         self.repositories: tuple[str, ...] = ()
         self.due = float("-inf")
         self.all_found: tuple[Patterns, float] = ((), float("-inf"))
-        """The denied paths that were all found, and until when that is taken to hold."""
+        """The patterns whose denied paths were all found, and the time until which that is assumed."""
 
 
 class Search:
     """The searches of one daemon.
 
     Args:
-        clock: returns seconds that never go back.
-        memory: what was found in folders that are as they were.
+        clock: returns monotonic seconds.
+        memory: the results for folders that have not changed.
     """
 
     def __init__(
@@ -180,13 +181,12 @@ class Search:
         """Return the paths that must not be read, and those that must not be written.
 
         Args:
-            names: names that must not be written in any directory, and those to find besides.
-            shown: where else denied files may have other names.
-            may_miss: whether to return what was found of the paths that must not be read, if that is
-                not all.
+            names: names that must not be written in any directory, and obeyed names to report.
+            shown: further folders in which denied files may have other names.
+            may_miss: whether to return an incomplete list of the paths that must not be read.
 
         Raises:
-            ToolError: not all of the paths that must not be read were found.
+            ToolError: not all paths that must not be read were found.
         """
         wanted = _ScanPatterns(reading, writing, names)
         known = self._get_known(workdir)
@@ -212,8 +212,8 @@ class Search:
         *,
         shown: Sequence[Path] = (),
     ) -> bool:
-        """Return whether ``find_closed_paths`` finds all paths that must not be read: mostly as the last
-        search said, so that a command does not wait for two.
+        """Return whether ``find_closed_paths`` finds all paths that must not be read. The result of the
+        last search is used for a while, so that a command does not wait for two searches.
         """
         known = self._get_known(workdir)
         found, until = known.all_found
@@ -240,17 +240,19 @@ class Search:
         return walk, hidden, is_missing
 
     def look(self, workdir: Path, names: Names, hidden: Collection[str] = ()) -> FoundFiles:
-        """Return the files that programs obey, as far as the same bounds allow.
+        """Return the files that programs obey, within the same bounds.
 
         Args:
-            hidden: places where nothing can have changed, and whose content is told to nobody.
+            hidden: paths below which nothing can have changed, and whose content must not be reported.
         """
         wanted = _ScanPatterns((), (), names, hidden)
         known = self._get_known(workdir)
         return _collect_found(workdir, wanted, known, self._walk(workdir, wanted, known))
 
     def _walk(self, workdir: Path, wanted: _ScanPatterns, known: _KnownScan) -> _Walk:
-        """Walk the whole tree now and then, else what is near its top; all of it for denied paths."""
+        """Walk the whole tree for denied paths, and otherwise from time to time; else only near its
+        top.
+        """
         began = self._clock()
         is_short = began < known.due and not wanted.reading
         until = float("inf") if wanted.reading else began + SECONDS_MAX
@@ -272,11 +274,11 @@ class Search:
 
 
 class _Content:
-    """What a walk found in one folder.
+    """The findings of a walk in one folder.
 
     Args:
-        most: how many entries would have been read.
-        count: how many were.
+        most: the maximum of entries to read.
+        count: the number of entries that were read.
     """
 
     __slots__ = ("ahead", "count", "hidden", "is_layout", "most", "named", "protected")
@@ -289,18 +291,18 @@ class _Content:
         self.protected: list[str] = []
         self.named: list[str] = []
         self.ahead: list[tuple[str, bool]] = []
-        """The folders in it to walk, and whether a program obeys everything in them."""
+        """Its folders that are to be walked, and whether a program obeys everything in them."""
 
     def is_for(self, most: int) -> bool:
-        """Return whether it is also what would be found among so many entries."""
+        """Return whether a walk with another maximum would find the same."""
         return most == self.most or self.count < min(most, self.most)
 
 
 class _Walk:
-    """Walks a tree from the top.
+    """A walk through a tree from the top.
 
     Args:
-        remembered: what earlier walks found, which looked for the same.
+        remembered: the findings of earlier walks with the same patterns.
         goes_on: returns whether there is time for another directory.
     """
 
@@ -315,7 +317,7 @@ class _Walk:
         self._workdir = workdir
         self._wanted = wanted
         self._remembered = remembered
-        # Each with whether a program obeys everything in it.
+        # Folders to walk, each with whether a program obeys everything in it.
         self._ahead = deque([("", False)])
         self.hidden: list[str] = []
         self.protected: list[str] = []
@@ -328,8 +330,8 @@ class _Walk:
             try:
                 content = self._content(folder, left + 1, is_obeyed=is_obeyed)
             except PermissionError:
-                # Its owner could grant himself access, so the whole directory is denied. Programs obey
-                # what is in one that can only be entered.
+                # Its owner could grant himself access, so the whole directory is denied. Programs may
+                # obey files in it even if it can be entered but not listed.
                 (self.hidden if wanted.reading else self.protected).append(folder)
                 self.named.append(folder or ".")
             except (FileNotFoundError, NotADirectoryError):  # it has changed meanwhile
@@ -343,7 +345,7 @@ class _Walk:
 
     def _take(self, folder: str, content: _Content) -> None:
         if content.is_layout:
-            # Walked all the same: its names must not hide what a rule denies.
+            # It is still walked: looking like a repository must not hide denied paths.
             self.repositories.append(folder or ".")
         self.hidden += content.hidden
         self.protected += content.protected
@@ -351,7 +353,7 @@ class _Walk:
         self._ahead += content.ahead
 
     def _content(self, folder: str, most: int, *, is_obeyed: bool) -> _Content:
-        """Return what is in a folder, among so many of its entries."""
+        """Return the findings in a folder, among its first ``most`` entries."""
         path = f"{self._workdir}/{folder}"
         found: _Content | None = self._remembered.look_up(folder, path, is_obeyed)
         if found is not None and found.is_for(most):
@@ -374,7 +376,7 @@ class _Walk:
         names = self._wanted.names
         is_obeyed = is_obeyed or names.are_obeyed(place, name)
         if not (is_folder or is_obeyed) and names.are_obeyed_behind(place):
-            is_obeyed = os.path.islink(self._workdir / place)  # noqa: PTH114 - bears any folder
+            is_obeyed = os.path.islink(self._workdir / place)  # noqa: PTH114 - accepts any folder
         is_closed = self._wanted.protects(place)
         if is_obeyed and (is_closed or not is_folder):
             into.named.append(place)
@@ -391,7 +393,7 @@ def _name(place: str) -> str:
 def _collect_found(
     workdir: Path, wanted: _ScanPatterns, known: _KnownScan, walk: _Walk
 ) -> FoundFiles:
-    """Return the findings of a walk, and those of earlier ones that are still there."""
+    """Return the findings of a walk, and those of earlier walks that still exist."""
     still = [place for place in known.repositories if is_repository(workdir / place)]
     known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
     of_git = [place for place in (*known.places, *walk.named) if _name(place).lower() == ".git"]
@@ -408,7 +410,7 @@ def _other_names(
 ) -> OtherNames:
     """Return the other names of the denied files that a walk found."""
     starts = (workdir, *shown)
-    # The others are directories of somebody else, which nobody here can read.
+    # The other hidden paths are directories that this user cannot read.
     by_rules = targets_of((workdir / place for place in filter(wanted.hides, walk.hidden)), starts)
     skipped = {str(path) for path in (*by_rules, *(workdir / place for place in walk.hidden))}
     return other_names(find_linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)

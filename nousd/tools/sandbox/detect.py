@@ -1,8 +1,8 @@
-"""Finds out which sandbox works on this machine, by running a program in it.
+"""Determines which sandbox works on this machine, by running a program in it.
 
-An installed program, or a kernel feature, says little: namespaces may be forbidden by a setting, by a
-container around us or by a policy. So the first sandbox in which a program really runs is used; it is
-determined once per daemon, when it is first needed.
+An installed program, or a kernel feature, proves little: namespaces may be forbidden by a setting, by
+the surrounding container or by a policy. So the first sandbox in which a program actually runs is used;
+it is determined once per daemon, on first use.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _NAMESPACES: Final = (
     (Path("/proc/sys/kernel/unprivileged_userns_clone"), "0", "1"),
     (Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns"), "1", "0"),
 )
-"""Kernel setting, the value that forbids namespaces to users, and one that allows them."""
+"""Kernel settings, each with the value that forbids namespaces to users and one that allows them."""
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The result of trying one backend.
 
     Args:
-        sandbox: usable; None if it is not, for the given ``reason``.
-        advice: what the user can do about that.
+        sandbox: the usable sandbox; None if it does not work, for the given ``reason``.
+        advice: what the user can do to make it work.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Detector:
     """The ``FindSandbox`` of one daemon.
 
     Args:
-        wanted: the only acceptable one; ``auto`` for the first that works.
+        wanted: the only acceptable backend; ``auto`` for the first that works.
     """
 
     def __init__(self, wanted: SandboxName, chosen: SandboxChoices) -> None:
@@ -63,8 +63,8 @@ class Detector:
         self._findings: tuple[Finding, ...] | None = None
 
     def __call__(self) -> Sandbox | None:
-        """Return the sandbox; None if none works or none is wanted. Blocks; for seconds the
-        first time.
+        """Return the sandbox; None if none works or none is wanted. Blocks, at the first call for
+        seconds.
         """
         found = self.findings()
         return found[-1].sandbox if found else None
@@ -125,7 +125,7 @@ _BACKENDS: Final[dict[str, Callable[[SandboxChoices], Finding]]] = {
     "bubblewrap": _bubblewrap,
     "landlock": _landlock,
 }
-"""In the order in which they are tried: the stronger one first."""
+"""The backends in the order in which they are tried: the stronger one first."""
 
 
 def _trial(sandbox: Sandbox) -> Finding:

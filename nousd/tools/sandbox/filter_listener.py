@@ -1,8 +1,8 @@
-"""Finds out whether the supervisor of a command can decide some of its system calls.
+"""Determines whether the supervisor of a command can decide some of its system calls.
 
-That needs a listener for the command's filter, and the command's memory, in which the paths are. A
-container whose own filter has a listener allows no second one; a setting may forbid looking into
-processes. Such calls are refused then.
+That requires a listener for the command's filter, and access to the command's memory, which holds the
+paths. In a container whose own filter has a listener no second one is possible; a setting may forbid
+access to the memory of processes. Such calls are then refused.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _FORBIDDEN_TO_USERS: Final = 2
 
 @lru_cache(maxsize=1)
 def why_not() -> str | None:
-    """Return why calls cannot be decided; None if they can. Blocks for a moment the first time."""
+    """Return why calls cannot be decided; None if they can. The first call blocks for a moment."""
     with suppress(OSError, ValueError):
         if int(_YAMA.read_text()) >= _FORBIDDEN_TO_USERS:
             return f"{_YAMA} forbids looking into one's own processes"
     reasons: list[str] = []
-    # A filter is for good, and so for a thread that ends.
+    # A filter cannot be removed, so it is tried in a thread that ends.
     trial = threading.Thread(target=lambda: reasons.extend(_try_listener()))
     trial.start()
     trial.join()
@@ -46,7 +46,7 @@ def why_not() -> str | None:
 
 
 def _try_listener() -> list[str]:
-    """Return why this thread's filter can have no listener, nothing if it has one now."""
+    """Give this thread a filter with a listener; return the reason if that fails, else nothing."""
     libc = ctypes.CDLL(None, use_errno=True)
     steps = ctypes.create_string_buffer(_ALLOW_ALL, len(_ALLOW_ALL))
     described = struct.pack("@HP", 1, ctypes.addressof(steps))

@@ -1,13 +1,13 @@
-"""What was found in the folders of a workspace, for as long as no entry of theirs can have changed.
+"""Remembers the findings in the folders of a workspace while their entries cannot have changed.
 
-To tell that a folder has the entries that it had takes one system call; to look at 10,000 names takes
-as long as a command does. A file system sets the times of a folder when an entry is made, removed,
-renamed or replaced in it, and nobody can set the time of that change (``ctime``) to one of his choice.
-So what was found counts while the folder at a place is the same one with the same times.
+Checking that a folder still has the same entries takes one system call; examining 10,000 names takes as
+long as a command. A file system updates the times of a folder when an entry is made, removed, renamed or
+replaced in it, and no program can set the time of that change (``ctime``) to a value of its choice. So
+findings are valid while a path leads to the same folder with the same times.
 
-Two changes within one step of the file system's clock leave the same times. So nothing is remembered
-of a folder that had changed shortly before it was read. File systems of which it is not known that they
-keep these times, such as those of a network or of a program, are read each time.
+Two changes within one step of the file system's clock leave the same times. So the findings in a folder
+that changed shortly before it was read are not remembered. File systems that are not known to keep these
+times, such as network file systems and FUSE, are read every time.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 FOLDERS_MAX: Final = 20_000
-"""Number of folders that are remembered from one walk to the next, in all workspaces."""
+"""Maximum number of folders, in all workspaces, that are remembered from one walk to the next."""
 
 WALKS_MAX: Final = 200
-"""Number of workspaces, each with what is looked for in it: the most recently used ones."""
+"""Maximum number of pairs of workspace and patterns; the most recently used ones are kept."""
 
 UNSETTLED_NS: Final = 2_500_000_000
-"""For so long after a change another one may leave the same times: the coarsest file systems count
-every second second, and their time may be behind the clock by one tick of the kernel."""
+"""How long after a change another one may leave the same times: the coarsest file systems have a
+resolution of two seconds, and their time may be one tick of the kernel behind the clock."""
 
 _KEEPING_TIMES: Final = frozenset(
     (
@@ -44,21 +44,21 @@ _KEEPING_TIMES: Final = frozenset(
         0x794C7630,  # overlayfs
     )
 )
-"""The kernel's numbers of file systems on which a folder's times tell every change of its entries."""
+"""Magic numbers of the file systems that update a folder's times at every change of its entries."""
 
 _STATFS_BYTES: Final = 256
-"""More than what the kernel writes, whose beginning is the number."""
+"""Larger than the kernel's ``struct statfs``, which begins with the magic number."""
 
 _READ: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 Stamp = tuple[int, int, int, int]
-"""Which folder it is, and when it last changed."""
+"""Device, inode, mtime and ctime of a folder, the times in nanoseconds."""
 
 
 class _SeenFolder(NamedTuple):
-    """What was found in a folder; ``key`` is what that depends on besides."""
+    """The findings in a folder; they also depend on ``key``."""
 
     stamp: Stamp
     key: Hashable
@@ -69,8 +69,8 @@ class Listing(NamedTuple):
     """The entries of a folder.
 
     Args:
-        entries: name, and whether it is a folder itself.
-        stamp: from before they were read; None if it does not tell of changes.
+        entries: names, each with whether it is a folder itself.
+        stamp: the stamp from before they were read; None if the file system does not keep times.
     """
 
     entries: Sequence[tuple[str, bool]]
@@ -81,12 +81,12 @@ def listing_of(path: str, most: int) -> Listing:
     """Read a folder.
 
     Args:
-        most: maximum entries; behind them it ends.
+        most: maximum entries; further ones are left out.
 
     Raises:
-        OSError: it is not there, or cannot be listed.
+        OSError: it does not exist, or cannot be listed.
     """
-    # One descriptor for both: a path may lead to another folder at any time.
+    # One descriptor for both, because the path may lead to another folder at any time.
     descriptor = os.open(path, _READ)
     try:
         stamp = stamp_of(os.fstat(descriptor)) if _keeps_times(descriptor) else None
@@ -113,17 +113,17 @@ def _keeps_times(descriptor: int) -> bool:
 
 
 class RememberedFolders:
-    """What was found in one workspace with the same patterns, during one walk."""
+    """The findings in one workspace with one set of patterns, as used by one walk."""
 
     def __init__(self, seen: dict[str, _SeenFolder], now_ns: int) -> None:
         self._seen = seen
         self._settled_ns = now_ns - UNSETTLED_NS
 
     def look_up(self, place: str, path: str, key: Hashable) -> Any:
-        """Return the findings in the folder at a place; None if it has to be read.
+        """Return the findings in a folder; None if it has to be read.
 
         Raises:
-            OSError: it is not there, or out of reach.
+            OSError: it does not exist, or cannot be reached.
         """
         seen = self._seen.get(place)
         if seen is None or seen.key != key or stamp_of(os.lstat(path)) != seen.stamp:
@@ -131,9 +131,7 @@ class RememberedFolders:
         return seen.found
 
     def keep(self, place: str, stamp: Stamp | None, key: Hashable, found: Any) -> None:
-        """Remember what was found in a folder that was read during this walk, if that can be told to
-        be so still.
-        """
+        """Remember the findings in a folder that this walk has read, if later changes will be noticed."""
         if stamp is None or max(stamp[2:]) >= self._settled_ns:
             self._seen.pop(place, None)
         elif len(self._seen) < FOLDERS_MAX:
@@ -141,10 +139,10 @@ class RememberedFolders:
 
 
 class FolderMemory:
-    """What was found in all workspaces.
+    """The findings in all workspaces.
 
     Args:
-        wall_ns: returns the time of the clock by which file systems go, in nanoseconds.
+        wall_ns: returns the wall-clock time, which file systems use, in nanoseconds.
     """
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns) -> None:
@@ -153,15 +151,15 @@ class FolderMemory:
         self._seen: OrderedDict[Hashable, dict[str, _SeenFolder]] = OrderedDict()
 
     def of(self, wanted: Hashable) -> RememberedFolders:
-        """Return what is remembered for a walk that begins now.
+        """Return the findings for a walk that begins now.
 
         Args:
-            wanted: the workspace, and what is looked for in it.
+            wanted: the workspace and the patterns.
         """
         with self._lock:
             seen = self._seen.setdefault(wanted, {})
             self._seen.move_to_end(wanted)
-            if len(seen) >= FOLDERS_MAX:  # some may be gone
+            if len(seen) >= FOLDERS_MAX:  # some of these folders may no longer exist
                 seen.clear()
             while len(self._seen) > 1 and (
                 len(self._seen) > WALKS_MAX or self.folders > FOLDERS_MAX
@@ -171,5 +169,5 @@ class FolderMemory:
 
     @property
     def folders(self) -> int:
-        """How many folders are remembered."""
+        """The number of folders that are remembered."""
         return sum(map(len, self._seen.values()))

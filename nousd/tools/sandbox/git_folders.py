@@ -1,8 +1,8 @@
-"""The directories of a repository, and its files that make git run programs.
+"""Finds the directories of a repository, and its files that make git run programs.
 
 A worktree or a submodule has a *file* ``.git``, which names a directory elsewhere. A file that comes
-with a repository could name any directory, so the name alone opens nothing: that directory must name
-the workspace in turn, which only somebody with write access there can have done.
+with a repository could name any directory, so naming a directory is not enough to open it: it must name
+the workspace in turn, which requires write access to it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from nousd.tools.fs.containment import lies_in
 from nousd.tools.fs.regular_file import beginning_of
 
 WORKTREES: Final = ".worktrees"
-"""Where worktrees of ours are in a workspace."""
+"""The folder of a workspace in which nousd makes worktrees."""
 
 _COMMON: Final = "commondir"
 
 _RUNS: Final = ("config", "config.worktree", _COMMON, "hooks", "modules")
-"""Files that make git run programs, in a git directory. Modules have configs and hooks of their own,
-and so has another common directory."""
+"""Names in a git directory that make git run programs. Modules have their own configs and hooks, and so
+has another common directory."""
 
 _LEADS: Final = (_COMMON, "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
 CONFIG_BYTES_MAX: Final = 256 * 1024
-"""The largest config whose names are known."""
+"""The largest config that is read completely."""
 
 NAMED_MAX: Final = 100
 """Maximum paths and programs that are read from one config, and links that are read from hooks."""
@@ -40,7 +40,7 @@ NAMED_MAX: Final = 100
 WORKTREES_MAX: Final = 100
 
 _CONFIGS_MAX: Final = 30
-"""Maximum configs that are read: those of the repository and of its user, and what they include."""
+"""Maximum configs that are read: those of the repository and of its user, and those they include."""
 
 _WORDS_MAX: Final = 10_000
 """Maximum words of one config that are looked up in the workspace."""
@@ -52,18 +52,18 @@ _ELSEWHERE: Final = re.compile(
     r"^[ \t]*(?:\[[^\n\]]*\][ \t]*)?(?:(hookspath|path)|attributesfile)[ \t]*=(.+)",
     re.MULTILINE | re.IGNORECASE,
 )
-"""A line that names hooks or a config, in the first group, or attributes."""
+"""A line that names hooks or a config (the key is then in the first group) or attributes."""
 
 _BETWEEN_WORDS: Final = re.compile(r"[\s\"'=!;|&<>()]+")
 
 _VALUE: Final = re.compile(r"=(.*(?:\\\n.*)*)")
-"""The rest of a line after the first ``=``, with the lines that continue it."""
+"""The rest of a line after the first ``=``, including its continuation lines."""
 
 _WORKTREE: Final = re.compile(r"^[ \t]*worktree[ \t]*=(.+)", re.MULTILINE)
 
 
 class ObeyedByGit(NamedTuple):
-    """Paths that git obeys; ``is_partial`` if it may obey more."""
+    """Paths that git obeys; ``is_partial`` if there may be more."""
 
     paths: tuple[Path, ...] = ()
     is_partial: bool = False
@@ -73,7 +73,7 @@ def find_closed_git_paths(folder: Path, *tops: Path) -> ObeyedByGit:
     """Return the paths of a workspace or git directory that must not change, existing or not.
 
     Args:
-        tops: further folders of which it is the git directory.
+        tops: further work trees of the git directory ``folder``.
     """
     git = folder / ".git"
     if _is_of_git(folder):
@@ -88,17 +88,15 @@ def find_closed_git_paths(folder: Path, *tops: Path) -> ObeyedByGit:
 
 
 def git_folders_among(closed: Iterable[str]) -> frozenset[str]:
-    """Return the git directories of which ``find_closed_git_paths`` has closed parts, and not all."""
+    """Return the git directories that ``find_closed_git_paths`` has closed in part."""
     name = f"/{_COMMON}"
     return frozenset(path.removesuffix(name) for path in closed if path.endswith(name))
 
 
 def _find_closed_in_git_folder(git: Path, *tops: Path) -> ObeyedByGit:
-    """Return the closed paths of a git directory; that of a worktree names the config that applies
-    there, wherever that is.
-    """
+    """Return the closed paths of a git directory, and of the configs that its worktrees name."""
     worktrees, are_many = _first((git / "worktrees").glob("*"), WORKTREES_MAX)
-    # Of too many none may change, nor may another be made.
+    # If there are too many, none may change, and no other one may be made.
     of_worktrees = (
         [git / "worktrees"]
         if are_many
@@ -116,8 +114,8 @@ def _find_closed_in_git_folder(git: Path, *tops: Path) -> ObeyedByGit:
 
 
 def find_paths_named_in(folder: Path) -> ObeyedByGit:
-    """Return the files and directories elsewhere that git obeys because a folder has ``.git``, which
-    may be a file that names a worktree's or submodule's git directory.
+    """Return the files and directories elsewhere that git obeys because a folder contains ``.git``,
+    which may be a file that names the git directory of a worktree or submodule.
     """
     found = [find_paths_named_by(git, folder) for git in _git_folders_of(folder)]
     paths = dict.fromkeys(path for each in found for path in each.paths)
@@ -125,8 +123,8 @@ def find_paths_named_in(folder: Path) -> ObeyedByGit:
 
 
 def find_paths_named_above(workdir: Path) -> ObeyedByGit:
-    """Return the same for the repository that a folder without ``.git`` lies in; without one,
-    for the one that it may become, because the user's own config applies in each.
+    """Like ``find_paths_named_in``, for the repository that contains a folder without ``.git``. If none
+    does, for the one that the folder may become, because the user's config applies to each.
     """
     if os.path.lexists(workdir / ".git"):
         return ObeyedByGit()
@@ -138,7 +136,7 @@ def find_paths_named_above(workdir: Path) -> ObeyedByGit:
 
 
 def _git_folders_of(folder: Path) -> tuple[Path, ...]:
-    """Return the git directory of a folder, and the one that it shares as a worktree."""
+    """Return the git directory of a folder, and for a worktree the common one."""
     if _is_of_git(git := folder / ".git"):
         return (git,)
     named = _read_named_folder(git, "gitdir:", folder)
@@ -147,12 +145,12 @@ def _git_folders_of(folder: Path) -> tuple[Path, ...]:
 
 
 def find_paths_named_by(git: Path, *tops: Path) -> ObeyedByGit:
-    """Return the files and directories elsewhere that git obeys with a git directory: those that its
-    configs, the user's own and those that they include name, these configs, and the targets of its
-    parts that are links.
+    """Return the files and directories outside of a git directory that git obeys when it uses it: paths
+    named in its configs, in the user's configs and in configs that these include, the user's and
+    included configs themselves, and configs and hooks that are links.
 
     Args:
-        tops: the folders that git may work in with it.
+        tops: the work trees that the git directory may have.
     """
     of_user = _configs_of_user()
     configs = deque([git / "config", git / "config.worktree", *of_user])
@@ -168,7 +166,7 @@ def find_paths_named_by(git: Path, *tops: Path) -> ObeyedByGit:
         for place, is_read in places:
             if place not in found:
                 found[place] = None
-                # Unlike those of Path, these work in directories that we cannot read.
+                # Unlike the methods of Path, these work in directories that we cannot read.
                 if is_read and os.path.exists(place):  # noqa: PTH110
                     (hooks if os.path.isdir(place) else configs).append(place)  # noqa: PTH112
         programs, are_looked_up = _programs_in(text, tops)
@@ -182,10 +180,10 @@ def find_paths_named_by(git: Path, *tops: Path) -> ObeyedByGit:
 
 
 def _configs_of_user() -> tuple[Path, ...]:
-    """Return the configs and attributes that git reads in every repository. A relative path in one is
-    meant in each, and the files may be links into a workspace.
+    """Return the configs and attributes that git reads in every repository. Relative paths in them apply
+    to each, and the files may be links into a workspace.
     """
-    home = os.path.expanduser("~")  # noqa: PTH111 - bears a user without one
+    home = os.path.expanduser("~")  # noqa: PTH111 - accepts a user without a home
     own = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     git = f"{own}/git"
     several = ("/etc/gitconfig", f"{home}/.gitconfig", f"{git}/config", f"{git}/attributes")
@@ -193,8 +191,8 @@ def _configs_of_user() -> tuple[Path, ...]:
 
 
 def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, bool]], bool]:
-    """Return the paths that a config names, each with whether it is of hooks or a config, and whether
-    these are all. What a relative name starts from depends on the key; all bases are used.
+    """Return the paths that a config names, each with whether it leads to hooks or a config, and whether
+    these are all. The base of a relative path depends on the key, so all bases are used.
     """
     values = [
         (found, bool(key))
@@ -213,9 +211,9 @@ def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, boo
 
 
 def _programs_in(config: str, tops: Sequence[Path]) -> tuple[list[Path], bool]:
-    """Return the programs that git is configured to run, and whether these are all: they can be any
-    word of a command. A single word without a slash is none of the workspace: it is looked up in PATH,
-    or is a branch or a name.
+    """Return the programs of the work trees that git is configured to run, and whether these are all.
+    Any word of a command can be one, but not a single word without a slash: it is looked up in PATH, or
+    is a branch or a name.
     """
     values = (filter(None, _BETWEEN_WORDS.split(line)) for line in _VALUE.findall(config))
     several = (list(words) for words in values)
@@ -242,7 +240,7 @@ def _links_in(folder: Path) -> Iterator[Path]:
 
 
 def _first(paths: Iterator[Path], most: int) -> tuple[list[Path], bool]:
-    """Return so many of them, and whether there are more."""
+    """Return the first ``most`` paths, and whether there are more."""
     some = list(islice(paths, most + 1))
     return some[:most], len(some) > most
 
@@ -253,7 +251,7 @@ def _is_link(path: Path) -> bool:
 
 
 def _config(file: Path) -> tuple[str, bool]:
-    """Return a config, and whether that is all of it."""
+    """Return the text of a config, and whether it is complete."""
     data = beginning_of(file, CONFIG_BYTES_MAX + 1, follow=True)
     return data[:CONFIG_BYTES_MAX].decode("utf-8", "replace"), len(data) <= CONFIG_BYTES_MAX
 
@@ -273,17 +271,17 @@ def _value(found: str) -> str:
 
 
 def _is_of_git(folder: Path) -> bool:
-    # Unlike those of Path, these work with loops of links and unreadable directories.
+    # Unlike the methods of Path, these accept loops of links and unreadable directories.
     return os.path.isfile(f"{folder}/HEAD") and (  # noqa: PTH113
         os.path.isdir(f"{folder}/objects") or os.path.isfile(f"{folder}/commondir")  # noqa: PTH112, PTH113
     )
 
 
 def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """Return the directories outside of the workspace that belong to its repository: mostly none.
+    """Return the directories outside of the workspace that belong to its repository, usually none.
 
     Args:
-        hidden: paths that are never among them.
+        hidden: paths that they must not contain or lie in; if one does, return none.
     """
     named = _read_named_folder(workdir / ".git", "gitdir:", workdir)
     if named is None or not _leads_back(named, workdir):
@@ -297,7 +295,7 @@ def outer_git_folders(workdir: Path, hidden: Sequence[Path] = ()) -> tuple[Path,
 
 
 def _read_named_folder(file: Path, prefix: str, base: Path) -> Path | None:
-    """Return the directory that a file names; None if there is no such file or directory."""
+    """Return the git directory that a file names; None if there is no such file or directory."""
     text = _text(file)
     if not text.startswith(prefix):
         return None
@@ -307,7 +305,7 @@ def _read_named_folder(file: Path, prefix: str, base: Path) -> Path | None:
 
 
 def _leads_back(folder: Path, workdir: Path) -> bool:
-    """Return whether a git directory says that it belongs to the workspace."""
+    """Return whether a git directory names the workspace as its work tree."""
     of_worktree = _value(_text(folder / "gitdir"))
     if of_worktree:
         return os.path.realpath(folder / of_worktree) == str(workdir / ".git")
