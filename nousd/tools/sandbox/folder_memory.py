@@ -131,7 +131,7 @@ class RememberedFolders:
         return seen.found
 
     def keep(self, place: str, stamp: Stamp | None, key: Hashable, found: Any) -> None:
-        """Remember the findings in a folder that this walk has read, if later changes will be noticed."""
+        """Remember the findings in a folder that this walk has read, if changes will be noticed."""
         if stamp is None or max(stamp[2:]) >= self._settled_ns:
             self._seen.pop(place, None)
         elif len(self._seen) < FOLDERS_MAX:

@@ -1,4 +1,4 @@
-"""The attributes that an index of git holds: where the work tree has no such file, git reads those.
+"""Reads the attributes in a git index, which git uses where the work tree lacks the file.
 
 The format is git's own, versions 2 to 4, see ``gitformat-index``. Everything here blocks.
 """
@@ -19,24 +19,24 @@ BYTES_MAX: Final = 32 * 1024 * 1024
 """The largest index that is read."""
 
 Attributes = frozenset[tuple[bytes, bytes]]
-"""Paths of files of attributes, each with the name of its content."""
+"""Paths of ``.gitattributes`` files, each with the object name of its content."""
 
 _NAME: Final = b".gitattributes"
 _HEADER: Final = struct.Struct(">4sII")
 _STATUS_BYTES: Final = 40
 _EXTENDED: Final = 0x4000
 _OWN_SIZES: Final = 4
-"""The version since which a path begins with a part of the one before."""
+"""The first version in which a path reuses the beginning of the previous one."""
 
 _READ_BYTES_MAX: Final = 100 * 1024 * 1024
-"""Git reads no larger file of attributes."""
+"""Git ignores larger files of attributes."""
 
 
 def attributes_in(index: Path, *, is_sha256: bool) -> Attributes | None:
-    """Return the attributes in an index; None if it is too large or cannot be understood.
+    """Return the attributes in an index; None if it is too large or cannot be parsed.
 
     Raises:
-        OSError: it is not there.
+        OSError: it does not exist.
     """
     status = index.lstat()
     facts = (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size)
@@ -45,7 +45,7 @@ def attributes_in(index: Path, *, is_sha256: bool) -> Attributes | None:
 
 @lru_cache(maxsize=256)
 def _attributes_in(index: Path, _facts: tuple[int, ...], name_bytes: int) -> Attributes | None:
-    """See ``attributes_in``; ``_facts`` are others if the index is another."""
+    """See ``attributes_in``; ``_facts`` differ if the index has changed."""
     data = beginning_of(index, BYTES_MAX + 1)
     try:
         magic, version, count = _HEADER.unpack_from(data)
@@ -62,10 +62,10 @@ def _attributes_in(index: Path, _facts: tuple[int, ...], name_bytes: int) -> Att
 def _entries(
     data: bytes, version: int, count: int, name_bytes: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (path, name of the content) of each entry.
+    """Yield the path and the object name of each entry.
 
     Raises:
-        IndexError, ValueError: it is no index of this version.
+        IndexError, ValueError: it is not an index of this version.
     """
     at = _HEADER.size
     path = b""
@@ -88,7 +88,7 @@ def _entries(
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number of any size, and where it ends."""
+    """Return a number of variable length, and the offset of its end."""
     value = data[at] & 127
     while data[at] & 128:
         at += 1
@@ -97,7 +97,7 @@ def _number(data: bytes, at: int) -> tuple[int, int]:
 
 
 def is_read_instead(file: Path) -> bool:
-    """Return whether git reads the attributes of a work tree from this file, and none from an index."""
+    """Return whether git reads attributes from this file of a work tree instead of from an index."""
     try:
         status = file.lstat()
     except OSError:

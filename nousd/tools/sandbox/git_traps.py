@@ -1,17 +1,17 @@
-"""What git obeys in a repository although its user only looks, and a command can have made there.
+"""Finds the files of a repository that a command can make and that read-only git commands obey.
 
-Most of what makes git run programs is closed to commands (``git_folders``). What must stay writable, or
-cannot be closed at names that do not exist, is looked at before and after each:
+Most files that make git run programs are closed to commands (``git_folders``). Files that must stay
+writable, or that cannot be closed because they do not exist, are examined before and after each command:
 
-- configs and hooks, where the repository is one too many to be closed
-- attributes, also in an index that has some which the work tree lacks
-- the todo lists of rebase and sequencer, and what names their merge program
-- the configs of worktrees, and where else these have their common directory
-- symbolic links, wherever they are: git writes messages, logs, conflicts and more that a command may
-  have prepared, and would write them into its own config
-- repositories in the repository, which a link or a file ``.git`` elsewhere can lead to
+- configs and hooks, if too many repositories exist to close those of this one
+- attributes, including those in an index that the work tree lacks
+- the todo lists of rebase and sequencer, and the files that name their merge program
+- the configs of worktrees, and files that name another common directory
+- symbolic links, wherever they are: git writes messages, logs, conflicts and more, which a command may
+  have prepared, and would write them through a link into its own config
+- repositories in the repository, to which a link or a file ``.git`` elsewhere can lead
 
-The look is bounded and says when it did not reach everything. Everything here blocks.
+The search is bounded and reports whether it reached everything. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from nousd.tools.sandbox.obeyed_states import (
 )
 
 ENTRIES_MAX: Final = 10_000
-"""Maximum entries of one repository that are looked at."""
+"""Maximum entries of one repository that are examined."""
 
 _WORKTREES_MAX: Final = 100
 _HOOKS_MAX: Final = 100
 
 _SHARED_INDEX: Final = "sharedindex."
-"""How the name of a part of an index begins that several share."""
+"""The prefix of the names of shared parts of an index."""
 
 _INFO_ATTRIBUTES: Final = "info/attributes"
 
 LAZYGIT: Final = "lazygit.yml"
-"""Settings of another program for one repository, among them the pager of what it shows."""
+"""Settings of lazygit for one repository, which name its pager among others."""
 
 _TODO_LISTS: Final = ("rebase-merge/git-rebase-todo", "sequencer/todo")
 
@@ -67,16 +67,16 @@ _STRATEGIES: Final = {
     "rebase-merge/strategy": re.compile(rb"/"),
     "sequencer/opts": re.compile(rb"strategy\s*=.*/", re.IGNORECASE | re.DOTALL),
 }
-"""Files that name a merge program, which git runs by its path if there is a slash in it."""
+"""Files that name a merge program -> a match if the name has a slash, so that git runs it by path."""
 
 OF_A_REBASE: Final = (*_TODO_LISTS, *_STRATEGIES)
-"""What git obeys when it goes on with a rebase or cherry-pick."""
+"""Files that git obeys when it continues a rebase or cherry-pick."""
 
 _CLOSED: Final = ("hooks", "modules")
-"""Folders in which a command can make nothing, or whose files are compared."""
+"""Folders in which a command can make no files, or whose files are compared one by one."""
 
 _FAN_OUT: Final = re.compile(r"objects/[0-9a-f]{2}")
-"""Folders of objects: many, and nothing but files in them. Their names say what they hold."""
+"""Folders of objects: there are many, and they contain only files, named after their content."""
 
 _WORKTREE: Final = re.compile(r"worktrees/[^/]+")
 
@@ -84,12 +84,12 @@ _HEAD: Final = re.compile(r"(?:worktrees/[^/]+/)?HEAD")
 
 
 class GitLook:
-    """One look at a git folder.
+    """One examination of a git folder.
 
     Args:
-        began_ns: when the command began, in nanoseconds since the epoch; None: it has not yet. Folders
-            of objects that have not changed since are not looked into.
-        until: when the look must be over, by ``time.monotonic``.
+        began_ns: when the command began, in nanoseconds since the epoch; None if it has not begun.
+            Folders of objects are read only if they have changed since then.
+        until: the deadline, as ``time.monotonic``.
     """
 
     def __init__(self, git: Path, began_ns: int | None, until: float) -> None:
@@ -100,12 +100,14 @@ class GitLook:
         self.is_partial = False
 
     def states(self) -> Iterator[tuple[str, State | None]]:
-        """Yield files that git obeys, by their place in the folder; None: it does not count."""
+        """Yield files that git obeys, by their path in the folder, with their state; None if the file
+        does not count.
+        """
         hooks = (name for name in self._names("hooks", _HOOKS_MAX) if not name.endswith(".sample"))
         yield from self._if_there(_INFO_ATTRIBUTES, drivers)
         for name in ("config", LAZYGIT, *(f"hooks/{name}" for name in hooks)):
             yield from self._if_there(name, whole)
-        # As another folder has it, there is no telling which work tree.
+        # The work tree of a git folder with another name is unknown.
         top = self._git.parent if self._git.name == ".git" else None
         for index in ("index", *self._list_shared_indexes()):
             yield from self._of_index(index, top)
@@ -122,7 +124,7 @@ class GitLook:
         yield from (entry.name for entry in self._top if entry.name.startswith(_SHARED_INDEX))
 
     def _of_index(self, name: str, top: Path | None) -> Iterator[tuple[str, State | None]]:
-        """Yield an index with the attributes in it that the work tree lacks."""
+        """Yield an index with its attributes that the work tree lacks."""
         try:
             found = attributes_in(self._git / name, is_sha256=self._is_sha256)
         except OSError:
@@ -157,7 +159,7 @@ class GitLook:
         path = f"{self._place}/{name}"
         try:
             status = os.lstat(path)
-        except OSError:  # as most are not there
+        except OSError:  # most do not exist
             return
         yield name, state_of(Path(path), status)
 
@@ -170,14 +172,14 @@ class GitLook:
                 found = list(islice(entries, most + 1))
         except (FileNotFoundError, NotADirectoryError):
             return ()
-        except OSError:  # such as a folder closed to its own user
+        except OSError:  # such as a folder that its owner cannot read
             self.is_partial = True
             return ()
         self.is_partial |= len(found) > most
         return found[:most]
 
     def _walk_folder(self) -> Iterator[tuple[str, State | None]]:
-        """Yield links, and repositories, of the whole folder."""
+        """Yield the links and repositories in the whole folder."""
         ahead = deque([""])
         left = ENTRIES_MAX
         while ahead:
@@ -200,12 +202,12 @@ class GitLook:
                         ahead.append(name)
 
     def _is_repository(self, place: str, entries: Sequence[os.DirEntry[str]]) -> bool:
-        # A worktree's own folder is judged by where it has the rest.
+        # The folder of a worktree is judged by its common directory instead.
         is_inner = place != "" and not _WORKTREE.fullmatch(place)
         return is_inner and is_layout({entry.name for entry in entries})
 
     def _in_fan_out(self, place: str) -> Iterator[tuple[str, State | None]]:
-        """Yield whatever is no file in a folder that has changed."""
+        """Yield all entries but files of a folder of objects, if it has changed."""
         if self._began_ns is None or not has_changed_since(
             f"{self._place}/{place}", self._began_ns
         ):
@@ -226,7 +228,7 @@ def _there(_path: Path, status: os.stat_result) -> State:
 
 
 def _link(name: str, path: Path) -> State | None:
-    """Return the state of a link. Git makes none, unless HEAD is to lead to a ref."""
+    """Return the state of a link; None for a HEAD that leads to a ref, the only link that git makes."""
     try:
         target = path.readlink()
     except OSError:  # it is gone
@@ -247,7 +249,9 @@ def _todo(path: Path, status: os.stat_result) -> State:
 
 
 def _strategy(path: Path, status: os.stat_result) -> State | None:
-    """A strategy is the end of a program's name: one of git's own has no slash."""
+    """Return the state of a file that names merge programs; None if it can name only git's own ones,
+    whose names have no slash.
+    """
     by_path = next(found for name, found in _STRATEGIES.items() if str(path).endswith(name))
     is_harmless = stat.S_ISREG(status.st_mode) and status.st_size <= LINK_BYTES_MAX
     names_program = by_path.search(beginning_of(path, BYTES_MAX)) is not None
@@ -255,5 +259,5 @@ def _strategy(path: Path, status: os.stat_result) -> State | None:
 
 
 def _commondir(path: Path, _status: os.stat_result) -> State | None:
-    """A worktree of the repository itself names the folder two above."""
+    """Return the state of a ``commondir``; None if it names its own repository, as git writes it."""
     return None if leads_two_up(path) else ("whole", beginning_of(path, BYTES_MAX))

@@ -1,9 +1,9 @@
 """The interface of a sandbox, which confines a program and everything that the program starts.
 
-A backend is a module in this folder. It turns a request into the command line to start instead; one
-that runs programs in containers would be one more module. ``detect`` finds out which backend works on
-this machine; whether a call may run without one is decided elsewhere. The supervisor, which ends
-programs, is around all of them.
+A backend is a module in this folder. It turns a request into the command line to start instead; support
+for containers would be one more module. ``detect`` determines which backend works on this machine. This
+room does not decide whether a call may run without a sandbox. The supervisor, which ends programs, runs
+outside of all sandboxes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         argv: the absolute path of the program, and its arguments.
-        env: its whole environment; the sandbox decides on HOME and the directory for temporary files.
-        workdir: where it starts, and the directory it may use; resolved.
+        env: its whole environment, in which the sandbox replaces HOME and TMPDIR.
+        workdir: the workspace, which is its working directory and which it may use; resolved.
         hidden: paths that it must neither see nor create, even inside the workspace.
-        reading, writing: patterns of places in the workdir, with slashes from there, that rules close.
+        reading, writing: patterns of paths that rules close, with slashes, relative to the workspace.
         opened: protected paths that it may change, with everything below.
-        may_miss: whether it may run although not all of ``reading`` was found.
+        may_miss: whether it may run even if not all paths of ``reading`` were found.
         is_read_only: whether it must not even write in the workspace.
-        network: whether it may use a network.
+        network: whether it may use the network.
     """
 
     argv: Sequence[str]
@@ -54,14 +54,14 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         facts: the facts about the sandbox for an event; None if there are none.
         descriptors: the descriptors that it inherits.
-        limits: enforced by the supervisor.
-        remarks: results that a model should know; complete at the end of the block.
-        left: the files that programs obey and that the command left; there at the end of the block.
-        hint: what a model should know about the sandbox if the program was refused something.
-        is_holder: whether the program started first only holds the others and dies last: it takes them
-            with it when it is killed, so they are told to stop, not it.
-        asks_on: the socket on which the supervisor gets the listener for the calls that the sandbox
-            leaves to it; None if there are none.
+        limits: the limits that the supervisor enforces.
+        remarks: facts for the model; complete at the end of the block.
+        left: the files that the command left and that programs obey; complete at the end of the block.
+        hint: advice on the sandbox for the model, in case the program was denied access.
+        is_holder: whether the first process only holds the sandbox and ends last. Killing it kills all
+            others, so SIGTERM is sent to them and not to it.
+        asks_on: the socket over which the supervisor gets the listener for the system calls that the
+            sandbox leaves to it; None if there are none.
     """
 
     argv: Sequence[str]
@@ -86,20 +86,20 @@ class Sandbox(Protocol):
 
     @property
     def has_network(self) -> bool:
-        """Return whether its programs can use a network without asking."""
+        """Return whether its programs can use the network without approval."""
         ...
 
     def finds_closed(
         self, workdir: Path, reading: Sequence[re.Pattern[str]], writing: Sequence[re.Pattern[str]]
     ) -> bool:
-        """Return whether ``hold`` would find all that is closed to reading, by all its names; else it
-        refuses a request without ``may_miss``. Blocks.
+        """Return whether ``hold`` would find all files that are closed to reading, under all their
+        names; otherwise it refuses requests without ``may_miss``. Blocks.
         """
         ...
 
     def hold(self, request: Request) -> AbstractContextManager[SandboxedProcess]:
-        """Provide the command line to start; at the end of the block, when all its processes are gone,
-        clean up. Blocks.
+        """Provide the command line to start, and clean up at the end of the block, when all its
+        processes must be gone. Blocks.
 
         Raises:
             ToolError: ``sandbox_failed``, with the reason why this program cannot be confined.
@@ -112,4 +112,4 @@ FindSandbox = Callable[[], Sandbox | None]
 
 
 def no_sandbox() -> None:
-    """A ``FindSandbox`` without a sandbox."""
+    """Return None, as a ``FindSandbox`` without a sandbox."""

@@ -1,28 +1,28 @@
 """A sandbox made by the kernel alone (Landlock), for machines on which bubblewrap does not work, mostly
-inside of containers. Always together with the filter of system calls, which denies it all sockets.
+inside of containers. It is always combined with the filter of system calls, which denies sockets.
 
-A process gives up, for itself and all that it starts, access to everything but what is named
-(``_landlock_main``). It counts as a sandbox from ABI 6 (Linux 6.12) on: before that its programs could
-signal the daemon and their own supervisor.
+A process gives up, for itself and all processes that it starts, access to all paths but those in a plan
+(``_landlock_main``). Landlock is used as a sandbox from ABI 6 (Linux 6.12) on: with earlier ones
+programs could signal the daemon and their own supervisor.
 
-Rights can only be added, to a file or to a directory with everything below. So a directory that
-contains a denied path cannot be opened as a whole: each of its entries is, and no new entry can be
-created beside them. A right to a file holds by all its names: opening another name of a denied file
+Rights can only be added, to a file or to a directory with everything below. So a directory that contains
+a denied path cannot be opened as a whole: its entries are opened one by one, and no new entry can be
+created next to them. A right to a file applies to all its names: opening another name of a denied file
 would open the denied one. A workspace has denied paths at its top, whether they exist or not, and so has
-a repository. So calls that make, rename and remove entries wait until the supervisor has decided, and it
-makes them in such directories (``nousd.tools.process.entry_calls``).
+a repository. So calls that make, rename and remove entries wait for the supervisor, which decides them
+and carries them out in such directories (``nousd.tools.process.entry_calls``).
 
-Unlike bubblewrap it has no network of its own: programs that talk over 127.0.0.1 do not work, nor those
-that need a terminal.
+Unlike bubblewrap, this sandbox has no network of its own: programs that use 127.0.0.1 do not work, nor
+do those that need a terminal.
 
-Landlock knows no right to a file's mode, times and owner. Calls that change them wait for the supervisor
-as well (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the listener of the filter,
-and the plan, whose places it goes by. Where there can be no listener (``filter_listener``) they are
-refused, and the others are left to Landlock: nothing new can be made beside denied paths.
+Landlock has no right for a file's mode, times and owner. Calls that change them wait for the supervisor
+as well (``nousd.tools.process.metadata_calls``): ``_landlock_main`` sends it the filter's listener and
+the plan, which names the paths. Where a listener is not possible (``filter_listener``), these calls are
+refused, and the others are left to Landlock: no new entries can be made next to denied paths.
 
-What else is weaker: other processes are visible, though they can neither be signalled nor inspected;
-``stat`` of a file with a known name works, and so does listing a directory that contains something
-hidden. Files of other users cannot be used, not even by root.
+Further weaknesses: other processes are visible, though they can be neither signalled nor inspected;
+``stat`` of a file with a known name works, and so does listing a directory that contains a hidden path.
+Files of other users cannot be used, not even by root.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ HINT: Final = (
     " changed, .git gets no symbolic links, and there are no sockets, terminals or shared memory. Use a"
     " file tool, or ask to run unsandboxed, if that is why something was refused."
 )
-"""For models."""
+"""The hint for models."""
 
 HINT_WITHOUT_LISTENER: Final = (
     "In this sandbox nothing new can be made in a folder that holds something protected, such as the"
@@ -81,13 +81,13 @@ HINT_WITHOUT_LISTENER: Final = (
     " are no sockets, terminals or shared memory. Make such files with a file tool, or ask to run"
     " unsandboxed, if that is why something was refused."
 )
-"""Instead of it, where the supervisor cannot decide about calls."""
+"""The hint for models if the supervisor cannot decide system calls."""
 
 _PROGRAM: Final = own_program("nousd.tools.sandbox._landlock_main")
 _CREATE_RULESET: Final = 444
 _ABI_VERSION: Final = 1
 
-# Rights, as the kernel numbers them.
+# Rights: the kernel's bits.
 _EXECUTE: Final = 1 << 0
 _WRITE_FILE: Final = 1 << 1
 _READ_FILE: Final = 1 << 2
@@ -97,8 +97,8 @@ _ALL: Final = (1 << 16) - 1
 _DEVICES: Final = (1 << 6) | (1 << 11) | (1 << 15)  # creating them, and talking to their drivers
 
 _LINKS: Final = (1 << 12) | (1 << 13)
-"""Making symbolic links, and moving to another folder what may hold some. In a git folder git would
-write through them what a command has prepared: messages and logs."""
+"""Making symbolic links, and moving entries, which may contain some, to another folder. In a git folder
+git would write text prepared by a command, such as messages and logs, through them."""
 
 READ: Final = _EXECUTE | _READ_FILE | _READ_FOLDER
 WRITE: Final = _ALL & ~_DEVICES
@@ -113,10 +113,10 @@ _MACHINE: Final = (
     ),
     *((f"/dev/{name}", _READ_FILE, False) for name in ("random", "urandom")),
 )
-"""What every program needs besides files."""
+"""The kernel's files that every program needs."""
 
 Rule = tuple[str, int, bool]
-"""A path, its rights, and whether it must contain no link."""
+"""A path, its rights, and whether it must not contain a link."""
 
 
 def why_not() -> str | None:
@@ -198,7 +198,7 @@ class Landlock:
 
 
 def _make_home(temporary: Path, places: Places, request: Request) -> Path:
-    """Return the home directory of a call, with links to the visible parts of the user's."""
+    """Make the home directory of a call, with links to the visible parts of the user's home."""
     home = temporary / "home"
     home.mkdir()
     for name, path in places.home_links(request.env.get("HOME")):
@@ -210,8 +210,8 @@ def _make_home(temporary: Path, places: Places, request: Request) -> Path:
 
 @contextmanager
 def _sockets() -> Iterator[tuple[int, int]]:
-    """Provide where the supervisor receives the filter's listener, and where it is sent to; nothing
-    where there can be none.
+    """Provide the sockets on which the supervisor receives the filter's listener and to which it is
+    sent; -1 for both if there can be no listener.
     """
     if filter_listener.why_not() is not None:
         yield -1, -1
@@ -222,12 +222,12 @@ def _sockets() -> Iterator[tuple[int, int]]:
 
 
 def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dict[str, Any]:
-    """Return the plan for ``_landlock_main``, and what of it the supervisor needs."""
+    """Return the plan for ``_landlock_main`` and the supervisor."""
     families = seccomp.INTERNET if network else ()
     closed = _unwritable(places)
     git = git_folders_among(closed.paths) if sender >= 0 else frozenset()
     rules, parted = _rules(places, closed, git)
-    # Each call that waits costs some time: where all can be opened as a whole, nothing waits.
+    # Waiting calls cost time: if every folder can be opened as a whole, none has to wait.
     makes_entries = sender >= 0 and bool(parted)
     rules += [(os.path.realpath(temporary), WRITE, False), *_MACHINE]
     names = places.watched.patterns() if places.watched is not None and makes_entries else ()
@@ -258,9 +258,9 @@ class _ClosedPaths(NamedTuple):
     """Closed paths.
 
     Args:
-        around: these and the folders that they lie in.
-        files: those that have other names: a rule about one of these, even one that no search has found,
-            would open the file by the closed name too.
+        around: the closed paths and all folders that contain them.
+        files: closed files with other names: a rule for such a name, even one that no search has found,
+            would open the file under its closed name too.
     """
 
     paths: frozenset[str]
@@ -274,7 +274,7 @@ def _build_closed(paths: Iterable[str]) -> _ClosedPaths:
 
 
 def _unwritable(places: Places) -> _ClosedPaths:
-    """Return the paths that stay as they are; rights apply to the real file: for a link, its target."""
+    """Return the paths that must not change, and their real paths: rights apply to link targets."""
     given = places.protected
     return _build_closed((*map(str, (*given, *places.hidden)), *real_paths(given)))
 
@@ -282,16 +282,17 @@ def _unwritable(places: Places) -> _ClosedPaths:
 def _rules(
     places: Places, closed: _ClosedPaths, git: Collection[str]
 ) -> tuple[list[Rule], dict[str, bool]]:
-    """Return the allowed paths, none that is denied and none in which a denied name could be created;
-    and the folders of which only what they hold may be written, with whether all may be read.
+    """Return the rules, none of which grants a denied path or a folder in which a denied name could be
+    created; and folder -> whether everything in it may be read, for folders of which only the existing
+    entries may be written.
 
     Args:
-        git: folders in which the supervisor decides.
+        git: git folders that are closed in part, in which links must not be made.
     """
     rules: list[Rule] = []
     parted: dict[str, bool] = {}
     hidden = _build_closed(map(str, places.hidden))
-    # A link on the way to a path that is not the system's was made meanwhile, by a program.
+    # Paths outside of the system folders are resolved, so a link in one was made since by a program.
     for root in places.writable:
         is_plain = not is_of_the_machine(root)
         for path, is_whole in _list_openable(root, closed):
@@ -315,7 +316,7 @@ def _rules(
 
 
 def _find_linked(paths: Iterable[str]) -> Iterator[File]:
-    """Yield the files with several names among some paths."""
+    """Yield the files among some paths that have several names."""
     for path in paths:
         with suppress(OSError):
             status = os.lstat(path)
@@ -324,13 +325,13 @@ def _find_linked(paths: Iterable[str]) -> Iterator[File]:
 
 
 def _list_openable(root: Path, closed: _ClosedPaths) -> Iterator[tuple[str, bool]]:
-    """Yield the paths that can be opened as a whole below a path, and the directories that cannot."""
+    """Yield the paths at and below a path that can be opened, each with whether as a whole."""
     if not lies_in_one_of(root, closed.paths):
         yield from _list_openable_below(str(root), closed)
 
 
 def _list_openable_below(path: str, closed: _ClosedPaths) -> Iterator[tuple[str, bool]]:
-    """See ``_list_openable``; nothing closed is around the path."""
+    """See ``_list_openable``; the path must not lie in a closed one."""
     if path in closed.paths:
         return
     if closed.files and any(file in closed.files for file in _find_linked((path,))):

@@ -1,13 +1,14 @@
-"""Denies paths that do not exist: a mount needs something to stand on.
+"""Denies paths that do not exist, by creating placeholders for mounts.
 
-Where a program must not create a file or directory, an empty directory (for a file of git's, one
-without effect) stands for as long as a sandbox needs it. It goes when the last sandbox has ended, of
-whichever daemon, because the mounts on it would go with it. So each daemon that needs one holds a
-shared lock on it, and only a daemon that gets an exclusive lock removes it. Programs in a sandbox see
-something else in its place, and so cannot lock it. Nothing that anybody put there meanwhile is removed.
+Where a program must not create a file or directory, an empty directory (or for some files of git, a file
+without effect) is a placeholder for as long as a sandbox needs it. It is removed only when the last
+sandbox of any daemon that uses it has ended, because its removal would remove the mounts on it. So each
+daemon holds a shared lock on the placeholders it needs, and removes one only with an exclusive lock.
+Programs in a sandbox see a mount instead of the placeholder, and so cannot lock it. Files that another
+program has put there meanwhile are not removed.
 
-A killed daemon leaves its placeholders without a lock. Their mode tells them from anything that others
-would create, whatever that holds, so the next sandbox that needs one takes it over.
+A killed daemon leaves its placeholders without a lock. Their mode distinguishes them from files that
+other programs would create, so the next sandbox that needs one takes it over.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from nousd.tools.sandbox.nofollow_stat import hold_folder, list_names, steps_to
 
 _FOLDER_MODE: Final = stat.S_ISVTX | 0o755
 _FILE_MODE: Final = stat.S_ISVTX | 0o644
-"""Modes of a placeholder. Others make a directory sticky only for several users to write in, and no file
-at all; an empty ``config`` may well be a user's."""
+"""Modes of placeholders. Other programs make only directories sticky, and only those that several users
+may write in. The content alone proves nothing: an empty ``config`` may be the user's."""
 
 _FILES: Final = {"config": b"", "config.worktree": b"", "commondir": b".\n"}
-"""Files that a directory must not stand for, because programs that find one there fail, with a content
-that has no effect."""
+"""Files whose placeholder must be a file, because programs fail if they find a directory there, with a
+content that has no effect."""
 
 _TRIES_MAX: Final = 100
 _TRY_SECONDS: Final = 0.01
-"""Pause between two attempts: another daemon needs less to remove its placeholder."""
+"""Pause between two attempts; another daemon needs less time to remove its placeholder."""
 
 _HELD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def content_of(path: Path) -> bytes | None:
-    """Return the content of a path's placeholder, None if it is a directory."""
+    """Return the content of the placeholder at a path; None if it is a directory."""
     return _FILES.get(path.name)
 
 
 class _StandingPlaceholder:
-    """A placeholder at a path, our lock on it, and the number of calls that use it."""
+    """A placeholder, this daemon's lock on it, and the number of calls that use it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -72,18 +73,18 @@ class MountPlaceholders:
 
     @contextmanager
     def provide(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
-        """Provide something to stand on for each path that does not exist, or exists only because of
-        another call, another daemon or a killed one: the first missing part of it.
+        """Provide a placeholder for each path that does not exist, or exists only as a placeholder of
+        another call, another daemon or a killed one. It is at the first missing part of the path.
 
         Args:
-            closed: absolute, with no link on the way.
+            closed: absolute paths, with no link on the way.
 
         Raises:
             OSError: it cannot be created.
         """
         taken: list[_StandingPlaceholder] = []
         try:
-            # Most lie beside others, and the way to a folder takes longer than what is done in it.
+            # Grouped by folder, because walking to a folder takes longer than the work in it.
             for _, beside in groupby(dict.fromkeys(closed), key=lambda path: path.parent):
                 self._take([*beside], taken)
             yield tuple(dict.fromkeys(standing.path for standing in taken))
@@ -91,11 +92,11 @@ class MountPlaceholders:
             self._release(taken)
 
     def _take(self, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
-        """Take the placeholders of those paths in one folder that do not exist themselves.
+        """Acquire the placeholders for the missing paths of one folder.
 
         Args:
-            left: what has not been looked at.
-            taken: where they are added.
+            left: the paths that are not done yet; they are removed from it.
+            taken: gets the placeholders.
         """
         with self._lock:
             for _ in range(_TRIES_MAX):
@@ -136,7 +137,7 @@ class MountPlaceholders:
                     _remove(parent, unused)
 
     def _is_unused(self, standing: _StandingPlaceholder) -> bool:
-        """Count one user less, and return whether that was the last one."""
+        """Count one user less; return whether that was the last one."""
         standing.users -= 1
         if standing.users:
             return False
@@ -146,7 +147,7 @@ class MountPlaceholders:
 
 
 def _next(steps: Iterator[tuple[int, Path]]) -> tuple[int, Path] | None:
-    """Return the next step, None at the end or where a part is no folder, or is closed to us."""
+    """Return the next step; None at the end, or if a part is not a folder or cannot be entered."""
     try:
         return next(steps, None)
     except (NotADirectoryError, PermissionError):
@@ -154,11 +155,11 @@ def _next(steps: Iterator[tuple[int, Path]]) -> tuple[int, Path] | None:
 
 
 class _Removing(Exception):
-    """Another daemon is about to remove what stands in."""
+    """Another daemon is about to remove the placeholder."""
 
 
 def _is_missing(folder: int, name: str) -> bool:
-    """Return whether nothing but a placeholder is there."""
+    """Return whether a name does not exist, or is only a placeholder."""
     try:
         status = os.lstat(name, dir_fd=folder)
         if not _is_marked(status.st_mode):
@@ -182,14 +183,14 @@ def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) 
         return False
     descriptor = os.open(name, _HELD, dir_fd=folder)
     try:
-        # A kill may have come before all of it was written.
+        # A killed daemon may have written only a part of it.
         return content.startswith(os.read(descriptor, len(content) + 1))
     finally:
         os.close(descriptor)
 
 
 def _make_and_lock(folder: int, path: Path) -> _StandingPlaceholder:
-    """Make a placeholder, unless it stands already, and lock it against its removal by others."""
+    """Make a placeholder, unless it exists, and lock it against removal by other daemons."""
     name, content = path.name, content_of(path)
     with suppress(FileExistsError):
         if content is None:
@@ -224,12 +225,12 @@ def _lock(descriptor: int) -> None:
     except BlockingIOError:
         raise _Removing from None
     except OSError:
-        # A file system without locks: nobody will get the one for removing it either.
+        # On a file system without locks no daemon gets the lock for removing it either.
         return
 
 
 def _remove(parent: Path, several: Sequence[_StandingPlaceholder]) -> None:
-    """Remove what nobody else needs, and nobody has put anything into, in one folder."""
+    """Remove the placeholders in one folder that no other daemon needs and that are still unchanged."""
     with ExitStack() as stack:
         for standing in several:
             stack.callback(os.close, standing.descriptor)

@@ -1,8 +1,8 @@
-"""The status of a path without following symbolic links.
+"""Opens and lists folders without following symbolic links.
 
-A command can turn any folder that it may write in into a link, at any time. What the daemon changes in
-such a folder for its sandboxes it changes through a descriptor of that folder, so that nothing outside
-is meant by it. Everything here blocks.
+A command can replace any folder in a folder that it may write in by a link, at any time. So the daemon
+makes its changes in such a folder through a descriptor of it, and never affects anything outside.
+Everything here blocks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def hold_folder(path: Path) -> Iterator[int]:
-    """Provide a descriptor of a directory, for names below it.
+    """Provide a descriptor of a directory, for access to names in it.
 
     Args:
         path: absolute, without ``..``.
 
     Raises:
-        OSError: it is not there, or something on the way or at its end is no folder, as a link is none.
+        OSError: as ``open_folder``.
     """
     folder = open_folder(path)
     try:
@@ -36,10 +36,11 @@ def hold_folder(path: Path) -> Iterator[int]:
 
 
 def steps_to(path: Path) -> Generator[tuple[int, Path]]:
-    """Yield each part of a path from above, with its folder, open until the next.
+    """Yield each prefix of a path, shortest first, with a descriptor of its parent folder, which stays
+    open until the next step.
 
     Raises:
-        OSError: the next part cannot be yielded, because one before is no folder.
+        OSError: there is no next step, because a part of the path is not a folder.
     """
     folder = os.open("/", FOLDER)
     try:
@@ -54,8 +55,11 @@ def steps_to(path: Path) -> Generator[tuple[int, Path]]:
 
 
 def names_below(folder: int, way: Sequence[str]) -> list[str]:
-    """Return the names in what an open folder has behind some names, sorted; none if it is not there or
-    may not be listed.
+    """Return the sorted names in a folder below an open one; none if it does not exist or may not be
+    listed.
+
+    Args:
+        way: the names from the open folder to the other one.
     """
     try:
         below = open_below(os.dup(folder), way)
@@ -68,9 +72,9 @@ def names_below(folder: int, way: Sequence[str]) -> list[str]:
 
 
 def list_names(folder: int, name: str) -> list[str]:
-    """Return the names in a folder of an open one."""
+    """Return the names in a folder that lies in an open one."""
     descriptor = os.open(name, _LISTED, dir_fd=folder)
     try:
-        return os.listdir(descriptor)  # noqa: PTH208 - no other lists a descriptor
+        return os.listdir(descriptor)  # noqa: PTH208 - only this lists a descriptor
     finally:
         os.close(descriptor)

@@ -1,9 +1,10 @@
-"""Links by which programs obey a file that has a name of no interest: ``.vscode -> settings``, or
+"""Finds links through which programs obey a file whose own name is harmless: ``.vscode -> settings``, or
 ``.husky/pre-commit -> ../scripts/check``.
 
 A file tool cannot make a link, and one that a sandboxed command makes is reported (``trap_watch``); but
-links come with repositories. A command looks for them where the search before it found such names; a
-file tool, which cannot wait for that, only where links are. Everything here blocks.
+repositories contain links. For a command, they are searched among the obeyed names that its search has
+found; for a file tool, which cannot wait for that search, in a walk for links only. Everything here
+blocks.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.sandbox.deny_scan import SHORT_ENTRIES_MAX, Names
 
 LINKS_MAX: Final = 200
-"""Maximum links of a workspace that count, those near the top first."""
+"""Maximum links of a workspace that are examined, those near the top first."""
 
 _ENTRIES_MAX: Final = 1000
-"""Maximum entries of folders with such a name that are searched for links."""
+"""Maximum entries of a folder with an obeyed name that are searched for links."""
 
 _GIT_FOLDER: Final = ".git"
 
 
 class Link(NamedTuple):
-    """A link and where it leads in the end, relative to the workspace."""
+    """A link and its final target, relative to the workspace."""
 
     place: str
     target: str
@@ -39,14 +40,14 @@ class ObeyedLinks:
     """The links of workspaces.
 
     Args:
-        names: returns the names that programs obey; None: there are none.
+        names: returns the names that programs obey; None if there are none.
     """
 
     def __init__(self, names: Callable[[], Names] | None = None) -> None:
         self._names = names
 
     def leading_to(self, workdir: Path, paths: Collection[Parts]) -> str:
-        """Return why a program would obey one of these files, for people; "" if none would.
+        """Return the reason, for people, why a program would obey one of these files; "" if none would.
 
         Args:
             paths: real paths, relative to the workspace.
@@ -67,16 +68,16 @@ NO_LINKS: Final = ObeyedLinks()
 
 
 def links_among(workdir: Path, named: Sequence[str]) -> tuple[Link, ...]:
-    """Return the links that lead to somewhere else in the workspace.
+    """Return the links at or below some paths that lead to another path in the workspace.
 
     Args:
-        named: files and folders with names that programs obey, relative to it.
+        named: files and folders with names that programs obey, relative to the workspace.
     """
     return tuple(_resolve_links(workdir, _links_at(workdir, named)))
 
 
 def _walk_links(workdir: Path, names: Names) -> Iterator[str]:
-    """Yield the links with such names, and those in folders with such names, near the top first."""
+    """Yield the links with obeyed names, and those in folders with obeyed names, near the top first."""
     ahead = deque([("", False)])
     left = SHORT_ENTRIES_MAX
     while ahead and left >= 0:
@@ -85,7 +86,7 @@ def _walk_links(workdir: Path, names: Names) -> Iterator[str]:
             with os.scandir(workdir / folder) as entries:
                 for entry in islice(entries, left + 1):
                     left -= 1
-                    # Most are files, and cost no more than this.
+                    # Most entries are files, which need no further check.
                     is_link = entry.is_symlink()
                     if not is_link and not entry.is_dir(follow_symlinks=False):
                         continue
@@ -101,7 +102,7 @@ def _walk_links(workdir: Path, names: Names) -> Iterator[str]:
 
 def _resolve_links(workdir: Path, places: Iterator[str]) -> Iterator[Link]:
     for place in islice(dict.fromkeys(islice(places, _ENTRIES_MAX)), LINKS_MAX):
-        # Unlike Path.resolve, this bears loops.
+        # Unlike Path.resolve, this accepts loops.
         target = Path(os.path.realpath(workdir / place))
         if target != workdir and target.is_relative_to(workdir):
             yield Link(place, str(target.relative_to(workdir)))
@@ -110,10 +111,10 @@ def _resolve_links(workdir: Path, places: Iterator[str]) -> Iterator[Link]:
 def _links_at(workdir: Path, named: Sequence[str]) -> Iterator[str]:
     for place in named:
         path = workdir / place
-        # Unlike those of Path, these work in directories that we cannot read.
+        # Unlike the methods of Path, these work in directories that we cannot read.
         if os.path.islink(path):  # noqa: PTH114
             yield place
-        # Hooks that are links are known to git_folders.
+        # git_folders finds hooks that are links.
         elif path.name.lower() != _GIT_FOLDER and os.path.isdir(path):  # noqa: PTH112
             yield from _links_below(workdir, place)
 

@@ -1,7 +1,7 @@
-"""The states of files that programs obey, for telling whether a command has changed them.
+"""The states of files that programs obey, to detect whether a command has changed them.
 
-A file is read as the program reads it, byte for byte: what strips more than git does takes another
-folder for the one that git goes to. Everything here blocks.
+A file is parsed exactly as the program parses it: if more bytes were stripped than git strips, the check
+would use another folder than git. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ State = tuple[object, ...]
 
 BYTES_MAX: Final = 1024 * 1024
 COMPARED_BYTES_MAX: Final = 64 * 1024
-"""Larger files count as changed once they were written, whatever they hold."""
+"""Larger files count as changed when they are written, even with the same content."""
 
 LINK_BYTES_MAX: Final = 4096
-"""A path cannot be longer."""
+"""The maximum length of a path."""
 
 _ENDS_OF_LINES: Final = b"\r\n"
-"""So many of these at its end git leaves out of a file that names a folder, and nothing else."""
+"""The bytes that git strips from the end of a file that names a folder, any number of them."""
 
 _OF_GITFILE: Final = b"gitdir: "
 _ABOVE_WORKTREES: Final = b"../.."
-"""What the common directory of a worktree is, as git writes it."""
+"""The common directory of a worktree, as git writes it."""
 
 
 def whole(path: Path, status: os.stat_result) -> State:
-    """Return the state of a file of which every byte counts, or of a folder, whatever is in it."""
+    """Return the state of a file whose every byte counts, or of a folder regardless of its content."""
     if stat.S_ISDIR(status.st_mode):
         return folder(status)
     if stat.S_ISREG(status.st_mode) and status.st_size <= COMPARED_BYTES_MAX:
@@ -43,17 +43,19 @@ def whole(path: Path, status: os.stat_result) -> State:
 
 
 def whole_file(status: os.stat_result) -> State:
-    """Return the state of a file that is changed once it was written."""
+    """Return the state of a file that counts as changed when it is written."""
     return "file", status.st_ino, status.st_ctime_ns, status.st_size
 
 
 def folder(status: os.stat_result) -> State:
-    """Return the state of a folder that counts as soon as it is there."""
+    """Return the state of a folder that counts as soon as it exists."""
     return "folder", status.st_ino
 
 
 def has_changed_since(path: Path | str, began_ns: int) -> bool:
-    """Return whether a file, or the content of a folder, has changed since a time after the epoch."""
+    """Return whether a file, or the list of entries of a folder, has changed since a time in nanoseconds
+    since the epoch; False if it is gone.
+    """
     try:
         return os.lstat(path).st_ctime_ns >= began_ns
     except OSError:
@@ -61,7 +63,7 @@ def has_changed_since(path: Path | str, began_ns: int) -> bool:
 
 
 def drivers(path: Path, status: os.stat_result) -> State:
-    """Return the state of attributes, of which only the drivers count."""
+    """Return the state of a file of attributes, in which only drivers count."""
     if status.st_size > BYTES_MAX:
         return whole_file(status)
     return "drivers", frozenset(drivers_in(beginning_of(path, BYTES_MAX)))
@@ -71,20 +73,20 @@ def link_of_git(path: Path, repositories: Collection[str]) -> State:
     """Return the state of a file ``.git``.
 
     Args:
-        repositories: of the workspace.
+        repositories: the absolute paths of the workspace's repositories.
     """
     content = beginning_of(path, LINK_BYTES_MAX + 1)
     return "link", content, _names_one_of(content, path.parent, repositories)
 
 
 def leads_two_up(commondir: Path) -> bool:
-    """Return whether a worktree's git folder has the one two above for the rest, as usual."""
+    """Return whether the ``commondir`` of a worktree names the folder two levels up, as usual."""
     return beginning_of(commondir, BYTES_MAX).rstrip(_ENDS_OF_LINES) == _ABOVE_WORKTREES
 
 
 def _names_one_of(content: bytes, holder: Path, repositories: Collection[str]) -> bool:
-    """Return whether a file ``.git`` names a worktree or submodule of a repository of the workspace,
-    which has the programs of that repository, or is closed as that is.
+    """Return whether a file ``.git`` names a worktree or submodule of a repository of the workspace:
+    such a folder uses that repository's programs, or is closed like that repository.
     """
     place = content.removeprefix(_OF_GITFILE).rstrip(_ENDS_OF_LINES)
     is_plain = content.startswith(_OF_GITFILE) and place != b"" and b"\0" not in place
@@ -92,7 +94,7 @@ def _names_one_of(content: bytes, holder: Path, repositories: Collection[str]) -
         return False
     target = Path(os.path.realpath(holder / os.fsdecode(place)))
     if target.parent.name == "worktrees":
-        # Without a common directory its own config applies.
+        # Without the usual common directory, or with its own config, it could run other programs.
         is_usual = leads_two_up(target / "commondir")
         has_config = os.path.lexists(target / "config.worktree")
         return is_usual and not has_config and str(target.parent.parent) in repositories

@@ -1,6 +1,6 @@
-"""Why a program would act on what a call writes although its user only looks, besides what the names of
-the files say: for the judge before a call, and again at the moment of writing, because other calls
-may have changed meanwhile what it depends on.
+"""Determines why programs would obey the results of a call, for reasons other than the names of the
+files. This is checked when a call is judged, and again when it writes, because concurrent calls may
+have changed the answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nousd.tools.sandbox.obeyed_links import ObeyedLinks
 
 
 def why_obeyed(workdir: Path, links: ObeyedLinks, results: Mapping[Parts, bytes | None]) -> str:
-    """Return why a program would obey the results of a call, for people; "" if none would.
+    """Return the reason, for people, why a program would obey the results of a call; "" if none would.
 
     Args:
         workdir: the folder that the paths are relative to.
-        results: real path -> what the file will hold, None if it is removed. The content counts only for
-            files that ``git_layout.is_attributes`` names; for others it may be anything.
+        results: real path -> new content of the file, None if it is removed. The content matters only
+            for files for which ``git_layout.is_attributes`` is true; for others it may be any bytes.
     """
     return (
         why_git_obeys(workdir, results)
@@ -31,7 +31,7 @@ def why_obeyed(workdir: Path, links: ObeyedLinks, results: Mapping[Parts, bytes 
 
 
 def _why_git_names(workdir: Path, resolved: Iterable[Parts]) -> str:
-    """Return why git would obey a file although it is outside of the git directory; "" if not."""
+    """Return why git would obey a file outside of the git directory; "" if it would not."""
     above = find_paths_named_above(workdir)
     named: dict[Parts, ObeyedByGit] = {}
     for parts in resolved:
@@ -50,6 +50,6 @@ def _why_git_names(workdir: Path, resolved: Iterable[Parts]) -> str:
 
 
 def _is_in(path: str, places: Iterable[Path]) -> bool:
-    # A link of a hook leads to what git runs.
+    # If a hook is a link, git runs its target.
     real = (os.path.realpath(place) for place in places)
     return any(path == place or path.startswith(f"{place}/") for place in real)

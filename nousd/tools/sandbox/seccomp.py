@@ -1,30 +1,31 @@
-"""Which system calls a program in a sandbox may not make: a filter that the kernel runs (classic BPF).
+"""The filter of system calls for programs in a sandbox, which the kernel runs (classic BPF).
 
-Refused are those by which one leaves a sandbox or reaches what is not a file: namespaces and mounts,
-other processes' memory, keys, kernel modules, io_uring (whose operations no filter sees), typing into a
-terminal, and sockets except those of the families that are named. Sockets between files of this machine
-(AF_UNIX) are never among them: their names lie in folders that a program may see, and Landlock does not
-ask about those that lie elsewhere. ``socketpair`` stays for pairs that are for good: from one of
-datagrams a program can send, and connect it, to any other socket.
+It refuses calls that leave a sandbox or reach objects other than files: namespaces and mounts, other
+processes' memory, keys, kernel modules, io_uring (whose operations no filter sees), input into a
+terminal, and sockets of all but the given families. Unix sockets (AF_UNIX) are never allowed: their
+names lie in folders that a program may see, and Landlock does not check those elsewhere. ``socketpair``
+is allowed for pairs that stay connected: a datagram socket could send to any other socket, or connect
+to it.
 
-Nor can a file be made that runs as its owner whoever starts it: outside of the sandbox it would, for
-every user of the machine. One that runs with its owner's group can: folders have the same bit, so that
-what is made in them belongs to their group, and a call does not say which of the two it is about.
+It also refuses to make setuid files, which outside of the sandbox would run as their owner for every
+user of the machine. The setgid bit is allowed: on a folder it means that new files belong to the
+folder's group, and a call does not say whether it is about a file or a folder.
 
-Landlock has no right to the mode, the times and the owner of a file: where a sandbox has no mounts of
-its own, a program could change them on everything that its user owns. Calls that do so are decided by
-the supervisor there (``nousd.tools.process.metadata_calls``), which opens the path itself; extended
-attributes do not exist. Nor has it a right to make files in a folder that would not also replace its
-config: where that matters, the supervisor decides calls that make, rename and remove entries, too
-(``nousd.tools.process.entry_calls``). Those that open a file for reading only wait where a folder holds
-something that must not be read: Landlock does not let a command read what is made there meanwhile.
+Landlock has no right for the mode, the times and the owner of a file: in a sandbox without mounts of its
+own, a program could change them on all files of its user. There the supervisor decides these calls
+(``nousd.tools.process.metadata_calls``), and opens the path itself; extended attributes are reported as
+unsupported. Nor does Landlock have a right to make files in a folder that does not allow replacing the
+folder's config: where that matters, the supervisor also decides calls that make, rename and remove
+entries (``nousd.tools.process.entry_calls``). Calls that open a file only for reading wait only if a
+folder contains a path that must not be read, because Landlock does not let a command read files that are
+made there later.
 
-A call with the numbers of another architecture, such as 32-bit calls of a 64-bit machine, is refused
-whatever it is. ``clone3`` and ``openat2`` do not exist here: their flags lie in memory, where a filter
-cannot look, and programs use ``clone`` and ``openat`` then. Everything refused gives EPERM, so that
-programs can say so.
+All calls with the numbers of another architecture, such as 32-bit calls on a 64-bit machine, are
+refused. ``clone3`` and ``openat2`` are reported as missing, because a filter cannot read their flags,
+which lie in memory; programs then use ``clone`` and ``openat``. All other refused calls give EPERM,
+which programs can report.
 
-The numbers are the kernel's, for x86_64 and for aarch64; on other machines there is no filter.
+The numbers are the kernel's, for x86_64 and aarch64; on other machines there is no filter.
 """
 
 from __future__ import annotations
@@ -50,13 +51,14 @@ _DOES_NOT_EXIST: Final = _ERRNO | errno.ENOSYS
 _UNSUPPORTED: Final = _ERRNO | errno.EOPNOTSUPP
 _ASK: Final = 0x7FC00000  # SECCOMP_RET_USER_NOTIF
 
-# Offsets in struct seccomp_data; of the arguments the lower half, both machines being little-endian.
+# Offsets in struct seccomp_data. Those of arguments are of the lower half: both machines are
+# little-endian.
 _NUMBER: Final = 0
 _ARCHITECTURE: Final = 4
 _ARGUMENTS: Final = 16
 
 _X32: Final = 0x40000000
-"""Bit of the calls of the x32 ABI, which x86_64 kernels answer under the same architecture."""
+"""The bit in the numbers of x32 calls, which x86_64 kernels accept under the same architecture."""
 
 NEW_NAMESPACES: Final = 0x7E020080
 """CLONE_NEWNS, CGROUP, UTS, IPC, USER, PID, NET and TIME, in the flags of clone and unshare."""
@@ -70,16 +72,16 @@ FLAGS_OF_FILES: Final = (
     *(0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x5000943F),
     *(0x4008941A, 0xC0C89425),
 )
-"""Requests to file systems that need a descriptor for reading only, and the file's owner:
-FS_IOC_SETFLAGS and its form of 32 bits, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION and that of ext4;
+"""``ioctl`` requests to file systems for which the file's owner needs only a descriptor for reading:
+FS_IOC_SETFLAGS and its 32-bit form, FS_IOC_FSSETXATTR, FS_IOC_SETVERSION and that of ext4;
 FS_IOC_ENABLE_VERITY, FS_IOC_SET_ENCRYPTION_POLICY; those of btrfs that make and remove subvolumes, and
 change their flags and their origin."""
 
 ARCHITECTURES: Final = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
-"""Machine -> AUDIT_ARCH, and the column of its numbers."""
+"""Machine -> its AUDIT_ARCH, and the index of its numbers in ``_Numbers``."""
 
 _Numbers = tuple[int, int | None]
-"""Of one call on x86_64 and on aarch64; None where it does not exist."""
+"""The numbers of one call on x86_64 and aarch64; None if it does not exist there."""
 
 REFUSED: Final[dict[str, _Numbers]] = {
     "mount": (165, 40),
@@ -142,7 +144,8 @@ SHARED_MEMORY_AND_QUEUES: Final[dict[str, _Numbers]] = {
     "semget": (64, 190),
     "mq_open": (240, 180),
 }
-"""Calls to what processes of a machine share without files, where a sandbox has none of its own."""
+"""Calls for memory and queues that processes share without files, for sandboxes in the machine's own
+namespaces."""
 
 OF_A_PROCESS: Final[dict[str, tuple[_Numbers, dict[int, int]]]] = {
     "prlimit64": ((302, 261), {0: 0}),
@@ -153,8 +156,8 @@ OF_A_PROCESS: Final[dict[str, tuple[_Numbers, dict[int, int]]]] = {
     "sched_setparam": ((142, 118), {0: 0}),
     "sched_setscheduler": ((144, 119), {0: 0}),
 }
-"""Calls that can starve another process of the same user, where a sandbox has no processes of its own,
-and what some of their arguments must be: so that they are about a process, and that is who calls."""
+"""Calls that can starve other processes of the same user, for sandboxes in the machine's own namespaces,
+and the required values of some arguments: the call must be about a process, and that the caller."""
 
 METADATA: Final[dict[str, _Numbers]] = {
     "chmod": (90, None),
@@ -170,8 +173,8 @@ METADATA: Final[dict[str, _Numbers]] = {
     "futimesat": (261, None),
     "utimensat": (280, 88),
 }
-"""Calls that change a file's mode, owner or times, by its path or by a descriptor. A program has
-descriptors of what it may only read as well."""
+"""Calls that change a file's mode, owner or times, by its path or by a descriptor, which may have been
+opened for reading only."""
 
 ATTRIBUTES: Final[dict[str, _Numbers]] = {
     "setxattr": (188, 5),
@@ -184,7 +187,7 @@ ATTRIBUTES: Final[dict[str, _Numbers]] = {
     "removexattrat": (466, 466),
     "file_setattr": (469, 469),
 }
-"""Calls that change what programs take for a feature that a file system may lack."""
+"""Calls that change attributes which programs accept as unsupported by a file system."""
 
 ENTRIES: Final[dict[str, _Numbers]] = {
     "open": (2, None),
@@ -217,17 +220,17 @@ MODES: Final = {
     "mknod": 1,
     "mknodat": 2,
 }
-"""Calls that give a file its mode, and which of their arguments that is."""
+"""Calls that set the mode of a file -> the index of that argument."""
 
 OPENING: Final = {"open": 1, "openat": 2}
-"""Calls that do so only if they make the file, and which of their arguments are the flags that say so;
-the mode comes behind those."""
+"""Calls that set the mode of a file only if they make it -> the index of their flags; the mode is the
+next argument."""
 
 _CREATES: Final = 0x400040
 """O_CREAT and O_TMPFILE."""
 
 _CREATES_OR_WRITES: Final = _CREATES | 0o3
-"""Besides, O_WRONLY and O_RDWR."""
+"""O_CREAT, O_TMPFILE, O_WRONLY and O_RDWR."""
 
 _RUNS_AS_OWNER: Final = 0o4000
 
@@ -240,15 +243,15 @@ _SOCKET: Final[_Numbers] = (41, 198)
 _SOCKETPAIR: Final[_Numbers] = (53, 199)
 
 _NO_STREAM: Final = 0b1010
-"""Bits of a socket's type that neither SOCK_STREAM (1) nor SOCK_SEQPACKET (5) has, and every other has
-that is odd."""
+"""Bits of a socket type: SOCK_STREAM (1) and SOCK_SEQPACKET (5) have none of them, all other odd types
+have one."""
 
 INTERNET: Final = (socket.AF_INET, socket.AF_INET6)
-"""Families of sockets that reach a network, or the sandbox's own empty one."""
+"""Families of sockets for the network, or for the sandbox's own empty one."""
 
 
 def why_not() -> str | None:
-    """Return why there is no filter for this machine, None if there is one."""
+    """Return why there is no filter for this machine; None if there is one."""
     machine = platform.machine()
     if machine in ARCHITECTURES:
         return None
@@ -256,7 +259,7 @@ def why_not() -> str | None:
 
 
 def map_call_numbers(*, entries: bool) -> dict[int, str]:
-    """Return number -> name of this machine's calls in ``METADATA``, and of those in ``ENTRIES``."""
+    """Return number -> name of the calls in ``METADATA``, and with ``entries`` of those in ``ENTRIES``."""
     column = ARCHITECTURES[platform.machine()][1]
     calls = METADATA | ENTRIES if entries else METADATA
     return {number: name for name, both in calls.items() if (number := both[column]) is not None}
@@ -275,14 +278,14 @@ def program(
     """Return the filter, an array of ``struct sock_filter``.
 
     Args:
-        families: of the sockets that may be made.
-        shares_machine: whether the program stands in the machine's own namespaces.
-        asks: whether the calls in ``METADATA`` are then decided by who holds the filter's listener; they
+        families: the families of sockets that may be made.
+        shares_machine: whether the program runs in the machine's own namespaces.
+        asks: whether the holder of the filter's listener then decides the calls in ``METADATA``, which
             are refused otherwise.
-        asks_about_entries: whether those in ``ENTRIES`` are, too, unless they open a file only for
-            reading; they are allowed otherwise.
-        asks_about_reading: whether those that do are as well.
-        machine: for which one; this one by default.
+        asks_about_entries: whether it also decides the calls in ``ENTRIES`` that do not open a file only
+            for reading; they are allowed otherwise.
+        asks_about_reading: whether it also decides those that do.
+        machine: the machine of the filter; this one by default.
     """
     architecture, column = ARCHITECTURES[machine or platform.machine()]
     refused = {**REFUSED, **(SHARED_MEMORY_AND_QUEUES if shares_machine else {})}
@@ -317,11 +320,11 @@ def program(
 
 
 def _of_files(column: int, verdicts: Mapping[str, int], reading: int) -> Iterator[bytes]:
-    """Steps on what makes files, and on what changes them.
+    """Yield the steps for calls that make or change files.
 
     Args:
         verdicts: name -> verdict on a call, unless it is refused anyway.
-        reading: verdict on one that opens a file only for reading.
+        reading: the verdict on a call that opens a file only for reading.
     """
     for name, numbers in (METADATA | ENTRIES).items():
         number, usual = numbers[column], verdicts.get(name, _ALLOW)
@@ -336,12 +339,12 @@ def _of_files(column: int, verdicts: Mapping[str, int], reading: int) -> Iterato
 
 
 def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
-    """Steps on one argument of one call."""
+    """Return the steps that test one argument of one call."""
     return _within(number, [_loading(argument), *steps, _step(_RETURN, otherwise)])
 
 
 def _only_with(number: int | None, arguments: Mapping[int, int]) -> list[bytes]:
-    """Steps that refuse one call unless these arguments have these values."""
+    """Return the steps that refuse one call unless its arguments have these values."""
     pairs = ((_loading(argument), _only(value)) for argument, value in arguments.items())
     body = [step for loading, only in pairs for step in (loading, *only)]
     return _within(number, [*body, _step(_RETURN, _ALLOW)])
@@ -353,7 +356,7 @@ def _mode(argument: int, usual: int) -> list[bytes]:
 
 
 def _opening(flags: int, writing: int, reading: int) -> list[bytes]:
-    """Steps on a call that opens a file. If none is made, there may be anything in the mode's place."""
+    """Return the steps for a call that opens a file. Its mode is undefined unless it makes the file."""
     made = [_loading(flags + 1), *_when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)]
     return [
         _loading(flags),
@@ -366,7 +369,7 @@ def _opening(flags: int, writing: int, reading: int) -> list[bytes]:
 
 
 def _pair() -> list[bytes]:
-    """Steps on a call that makes a pair of sockets, connected to each other."""
+    """Return the steps for a call that makes a pair of connected sockets."""
     return [
         _loading(0),
         *_only(socket.AF_UNIX),
@@ -382,7 +385,7 @@ def _only(value: int) -> list[bytes]:
 
 
 def _within(number: int | None, body: Sequence[bytes]) -> list[bytes]:
-    """Steps that are only for one call."""
+    """Return steps that run only for one call."""
     assert number is not None
     return [_step(_IF_EQUAL, number, otherwise=len(body)), *body]
 

@@ -1,10 +1,12 @@
-"""Finds toolchains below the user's home, which no sandbox shows, and the paths that would show them.
+"""Finds toolchains below the user's home, which no sandbox shows, and proposes paths to show.
 
-A path is proposed only if it holds programs and what they load. A version manager keeps credentials and
-settings beside its programs, so the rows of ``TOOLCHAINS`` name the parts of an installation, never the
-whole, and say why. Nothing is run and no file is read but those that name the versions in use.
+A path is proposed only if it contains programs and files that they load. A version manager keeps
+credentials and settings next to its programs, so the rows of ``TOOLCHAINS`` name the parts of an
+installation, never the whole, and give the reason. No program is run, and the only files read are those
+that name the versions in use.
 
-This module shows nothing: the user puts the paths into the setting ``sandbox_paths``.
+This module does not change what a sandbox shows: the user adds the paths to the setting
+``sandbox_paths``.
 """
 
 from __future__ import annotations
@@ -16,12 +18,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 VERSIONS_MAX: Final = 4
-"""Versions of one program that are proposed: those in use, then the newest."""
+"""Maximum versions of one program that are proposed: those in use, then the newest."""
 
 _IN_USE_BYTES_MAX: Final = 4096
 
 _PATH: Final = "PATH"
-"""The name of what no row knows: directories of programs on ``PATH``."""
+"""The name for directories of programs on ``PATH`` that belong to no row."""
 
 _PYTHON: Final = ("bin", "lib", "include")
 _NODE: Final = ("bin", "lib")
@@ -29,12 +31,12 @@ _ANY: Final = ("bin", "lib", "libexec", "include", "src", "pkg", "conf", "jmods"
 
 
 class Installations(NamedTuple):
-    """Where a toolchain has its installations, and what is shown of each.
+    """The installations of a toolchain, and the parts of each that are shown.
 
     Args:
-        folder: the directory of a program, as a pattern below the home.
+        folder: the directory of a program, as a pattern relative to the home.
         parts: the names in an installation that are shown, if they exist.
-        versions: the pattern of an installation in ``folder``; empty if that is the only one.
+        versions: the pattern of installations in ``folder``; empty if ``folder`` is the only one.
     """
 
     folder: str
@@ -46,10 +48,11 @@ class ToolchainRow(NamedTuple):
     """One version manager or toolchain.
 
     Args:
-        root: its own directory below the home: what lies there on ``PATH`` belongs to this row.
+        root: its own directory below the home; directories on ``PATH`` in it belong to this row.
         where: its installations.
-        reason: why these parts and not more.
-        proof: exists below the home if the toolchain does; empty if any of its parts proves that.
+        reason: why no further parts are shown.
+        proof: a path below the home that exists if the toolchain is installed; empty if any of its parts
+            proves that.
         in_use: a file below the home that names the versions in use.
     """
 
@@ -168,8 +171,8 @@ class Toolchain(NamedTuple):
     """A toolchain that was found.
 
     Args:
-        paths: what a command must see of it: existing, absolute, in the order for ``PATH``.
-        left_out: the number of further versions, which ``paths`` does not contain.
+        paths: the paths that a command needs to see: existing, absolute, in the order for ``PATH``.
+        left_out: the number of versions that ``paths`` does not contain.
     """
 
     name: str
@@ -177,7 +180,7 @@ class Toolchain(NamedTuple):
     left_out: int = 0
 
     def list_hidden_paths(self, shown: Collection[Path]) -> list[Path]:
-        """Return the paths that do not lie in any of the ``shown`` ones, which are resolved."""
+        """Return the paths that do not lie in any of the ``shown`` paths, which are resolved."""
         return [
             path
             for path in self.paths
@@ -189,8 +192,8 @@ def find_toolchains(home: Path, path: str, closed: Iterable[Path] = ()) -> list[
     """Return the toolchains below the user's home, those of the table first.
 
     Args:
-        path: the variable ``PATH``, whose directories below the home are looked at too.
-        closed: paths that commands must never see: a directory around one, or in one, is left out.
+        path: the variable ``PATH``, whose directories below the home are searched too.
+        closed: paths that commands must never see; a path around or in one of them is left out.
     """
     finder = _Finder(home, [_real(place) for place in closed])
     rows = [row for row in TOOLCHAINS if (home / row.proof).exists()]
@@ -247,7 +250,7 @@ class _Finder:
             return []
 
     def _is_open(self, path: Path) -> bool:
-        """Return whether a path exists and may be shown: a link may lead to the home, or above."""
+        """Return whether a path exists and may be shown: not, for example, a link to the home."""
         real = _real(path)
         return (
             path.exists()
@@ -291,5 +294,5 @@ def _is_utf8(path: Path) -> bool:
 
 
 def _real(path: Path) -> Path:
-    # Unlike Path.resolve, this bears loops.
+    # Unlike Path.resolve, this accepts loops.
     return Path(os.path.realpath(path))

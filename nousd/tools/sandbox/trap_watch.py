@@ -1,14 +1,14 @@
-"""Files that a command left behind and that programs obey although their user only looks.
+"""Reports files that a command left and that programs obey although their user only looks at the folder.
 
-A sandbox closes such files where they exist (``visible_paths``). It cannot close every name at which a
-command could make one, and some must stay writable, since git itself replaces them. So the workspace is
-looked at before and after a command, and what is new or different is named in an event and to the model.
-Nothing is removed.
+A sandbox closes such files where they exist (``visible_paths``). It cannot close every name under which
+a command could make one, and some must stay writable, because git itself replaces them. So the
+workspace is searched before and after a command, and new and changed files are named in an event and to
+the model. No file is removed.
 
-The look is as bounded as the one before each command (``deny_scan``) and says when it did not reach
-everything. The names come from the table of protected paths; what git obeys besides are repositories by
-their layout, drivers in ``.gitattributes``, and what is in the repositories (``git_traps``), also in
-those outside of the workspace that a command may write in. Everything here blocks.
+The search has the same bounds as the one before each command (``deny_scan``) and reports whether it
+reached everything. The names come from the table of protected paths. In addition, git obeys
+repositories by their layout, drivers in ``.gitattributes``, and files in repositories (``git_traps``),
+including those outside of the workspace that a command may write in. Everything here blocks.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ _ATTRIBUTES: Final = ".gitattributes"
 _ANY_COMMAND: Final = "runs any git command in the folder"
 
 _FILES_MAX: Final = 100
-"""Maximum files to which one link leads that are looked at."""
+"""Maximum files below the target of one link that are read."""
 
 SECONDS_MAX: Final = 1.0
-"""How long the files that a search found may be read."""
+"""Maximum time for reading the files that a search has found."""
 
 _CLOCK_STEP_NS: Final = 20_000_000
-"""A file system's time may be behind the clock by one tick of the kernel."""
+"""The time of a file system may be one tick of the kernel behind the clock."""
 
 
 class ObeyedNames(NamedTuple):
-    """Files that one program obeys, with everything in them, in any directory and any case.
+    """Files that one program obeys, in any directory and case; of a folder, everything in it.
 
     Args:
-        when: what the user does while the program obeys them.
-        names: with ``*`` for any characters but slashes.
+        when: the action of the user at which the program obeys them.
+        names: names in which ``*`` matches any characters but slashes.
     """
 
     program: str
@@ -70,24 +70,24 @@ class ObeyedNames(NamedTuple):
 
 
 class LeftFiles(NamedTuple):
-    """The files that a command left; ``is_partial`` if the look did not reach everything."""
+    """The files that a command left; ``is_partial`` if the search did not reach everything."""
 
     files: tuple[ObeyedFile, ...] = ()
     is_partial: bool = False
 
 
 def remark_of(files: Sequence[ObeyedFile]) -> str:
-    """Return the sentence for people and models."""
+    """Return the sentence that reports the files to people and models."""
     listed = "; ".join(f"{file.path} ({file.program}, when one {file.when})" for file in files)
     return f"the command made or changed files that programs obey although one only looks: {listed}"
 
 
 class TrapWatch:
-    """One look at a workspace before a command, to be compared with one after it.
+    """The state of a workspace before a command, to be compared with the state after it.
 
     Args:
-        look: finds the files, as bounded as it wants to be.
-        before: the result of the look before the command.
+        look: finds the files; it bounds its search itself.
+        before: the result of the search before the command.
         outside: git folders elsewhere that commands may write in.
     """
 
@@ -110,10 +110,10 @@ class TrapWatch:
         return found._replace(repositories=(*found.repositories, *self._outside))
 
     def look_again(self) -> LeftFiles:
-        """Look at the workspace again, and return the files that are new or different."""
+        """Search the workspace again, and return the files that are new or changed."""
         states, is_partial = _read(self._workdir, self._and_outside(self._look()), self._began_ns)
         new = {place for place, state in states.items() if self._is_new(place, state)}
-        # What lies in a new folder is named by that.
+        # Files in a new folder are reported by the folder.
         changed = [place for place in states if place in new and new.isdisjoint(_above(place))]
         named = tuple(map(self._describe_file, changed[:NAMED_MAX]))
         return LeftFiles(named, is_partial or len(changed) > NAMED_MAX)
@@ -124,7 +124,7 @@ class TrapWatch:
             case ("drivers", frozenset() as drivers):
                 known = before[1] if before is not None else frozenset()
                 return bool(drivers - known if isinstance(known, frozenset) else drivers)
-            case ("link", _, True):  # a worktree or submodule of a repository that was there
+            case ("link", _, True):  # a worktree or submodule of a known repository
                 return False
             case ("todo", _, _, is_harmless) if is_harmless:
                 return False
@@ -147,7 +147,7 @@ class TrapWatch:
 
 @contextmanager
 def watch_traps(traps: TrapWatch | None) -> Iterator[list[LeftFiles]]:
-    """Provide a list that holds the one result at the end of the block."""
+    """Provide a list that gets the one result at the end of the block."""
     results: list[LeftFiles] = []
     try:
         yield results
@@ -156,19 +156,19 @@ def watch_traps(traps: TrapWatch | None) -> Iterator[list[LeftFiles]]:
 
 
 def _above(place: str) -> Iterator[str]:
-    """Yield the folders above a place."""
+    """Yield the folders above a path."""
     while place := place.rpartition("/")[0]:
         yield place
 
 
 def _printable(place: str) -> str:
-    """Return a path for people and events: a file's name may hold line ends, and need not be UTF-8."""
+    """Return a printable path: a file name may contain line ends, and need not be UTF-8."""
     text = os.fsencode(place).decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _read(workdir: Path, found: FoundFiles, began_ns: int | None) -> tuple[dict[str, State], bool]:
-    """Return the state of each file, and whether more may exist than were found and read in time.
+    """Return the state of each file, and whether some may not have been found, or read in time.
 
     Args:
         began_ns: see ``GitLook``.
@@ -187,7 +187,7 @@ def _read(workdir: Path, found: FoundFiles, began_ns: int | None) -> tuple[dict[
 def _states(
     workdir: Path, found: FoundFiles, looks: Mapping[str, GitLook]
 ) -> Iterator[tuple[str, State | None]]:
-    """Yield each file with its state, None if it is gone or does not count."""
+    """Yield each file with its state; None if it is gone or does not count."""
     known = frozenset(str(workdir / place) for place in found.repositories)
     for place in dict.fromkeys((*found.repositories, *found.named)):
         yield place, _state(workdir / place, known)
@@ -205,7 +205,7 @@ def _state(path: Path, repositories: Collection[str]) -> State | None:
         return None
     name = path.name.lower()
     if stat.S_ISDIR(status.st_mode):
-        # What stands there for another command's sandbox is no repository.
+        # A placeholder of another command's sandbox is not a repository.
         is_obeyed = name != _GIT_FOLDER or is_repository(path)
         return folder(status) if is_obeyed else None
     if name == _ATTRIBUTES:
@@ -216,7 +216,7 @@ def _state(path: Path, repositories: Collection[str]) -> State | None:
 
 
 def _target_states(link: Path) -> Iterator[State]:
-    """Yield the states of the files to which a link leads."""
+    """Yield the states of the target of a link and of the files below it."""
     target = Path(os.path.realpath(link))
     several = (target, *(islice(_files_below(target), _FILES_MAX)))
     for path in several:
@@ -231,7 +231,7 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 @lru_cache(maxsize=64)
 def _pattern(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Match the paths of files with such names in any directory, and everything in them."""
+    """Return a pattern of paths with such names in any directory, and of all paths below them."""
     return re.compile(rf"(?:.*/)?(?:{_choice(names)})(?:/.*)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -240,7 +240,7 @@ def names_of(closed: tuple[str, ...], rows: tuple[ObeyedNames, ...]) -> Names:
     """Return the names for a search.
 
     Args:
-        closed: those of the rows that a command must not change.
+        closed: the names that a command must not change.
     """
     longer = tuple(name for row in rows for name in row.names if "/" in name)
     simple = tuple(name for row in rows for name in row.names if "/" not in name)
@@ -256,7 +256,7 @@ def names_of(closed: tuple[str, ...], rows: tuple[ObeyedNames, ...]) -> Names:
 
 @lru_cache(maxsize=64)
 def _ways(names: tuple[str, ...]) -> re.Pattern[str] | None:
-    """Match the paths of the folders that files with such names lie in; None if these have no slash."""
+    """Return a pattern of the folders on the way to such files; None if no name has a slash."""
     ways = {str(way) for name in names for way in PurePath(name).parents} - {"."}
     if not ways:
         return None

@@ -1,7 +1,7 @@
 """The files that a program in a sandbox sees, for every backend: system directories, writable ones, and
 denied paths inside.
 
-A list of what is shown, not of what is hidden: what nobody thought of stays outside.
+It lists the visible paths, not the hidden ones, so a forgotten path stays invisible.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SYSTEM_FOLDERS: Final = (
     "/nix/store",
     "/gnu/store",
 )
-"""Programs and libraries. Some are links into others."""
+"""Folders of programs and libraries. Some are links into others."""
 
 ETC: Final = tuple(
     f"/etc/{name}"
@@ -91,21 +91,21 @@ ETC: Final = tuple(
         "timezone",
     )
 )
-"""What programs need to know about a machine; no keys."""
+"""Facts about the machine that programs need; none of these files contains keys."""
 
 REPOSITORIES_MAX: Final = 20
-"""In so many repositories only files that make git run programs are denied; of others all of ``.git``
-is."""
+"""Maximum repositories in which only files that make git run programs are denied; in others all of
+``.git`` is."""
 
 CLOSED_REPOSITORIES_MAX: Final = 200
-"""Maximum repositories of which anything is denied, those near the top first: each is a mount at least.
-What a command does in others is reported."""
+"""Maximum repositories in which anything is denied, those near the top first: each takes at least one
+mount. Changes by a command in others are reported."""
 
 SHOWN_MAX: Final = 64
-"""Number of denied paths that an event names."""
+"""Maximum number of denied paths that an event names."""
 
 PROGRAM_FOLDER: Final = "bin"
-"""The name of a directory that PATH contains if the user chose to show it."""
+"""Directories with this name that the user chose to show are added to PATH."""
 
 ETC_OF_A_NETWORK: Final = ("/etc/gai.conf", "/etc/resolv.conf")
 
@@ -116,14 +116,14 @@ _IN_ETC: Final = frozenset(path for path in _MACHINE if path.is_relative_to("/et
 
 
 def is_of_the_machine(path: Path) -> bool:
-    """Return whether it is one of the paths above, which no program can change, and which
-    may be links.
+    """Return whether a path is one of the system paths above, which no program can change and which may
+    be links.
     """
     return path in _MACHINE
 
 
 def is_in_etc(path: Path) -> bool:
-    """Return whether it is one of those below ``/etc``."""
+    """Return whether a path is one of the system paths below ``/etc``."""
     return path in _IN_ETC
 
 
@@ -131,18 +131,19 @@ class SandboxChoices(msgspec.Struct, frozen=True, kw_only=True):
     """The user's choices for every sandbox.
 
     Args:
-        network: whether programs may use a network without asking.
-        read_paths: paths that they may read besides the system and the workspace; resolved. Those
-            named ``bin`` are in their PATH.
+        network: whether programs may use the network without approval.
+        read_paths: paths that they may read in addition to the system and the workspace; resolved.
+            Those named ``bin`` are in their PATH.
         write_paths: paths that they may also write; resolved. A path of either list that has become a
-            link, or lies behind one, is not shown: a program may have made the link, and the user did
-            not choose its target.
-        protected: names that they must not change in a workspace, nor create at its top, besides the
-            files that make git run programs: in any directory, or relative to the workspace, with ``*``
-            in the last part, in any case.
-        obeyed: the files whose change by a command is reported, those among them.
-        known: gives the patterns of a request that say no more than that.
-        reserved: the same for names that must not exist while a command runs.
+            link, or has a link on its way, is not shown: a program may have made the link, and the user
+            did not choose its target.
+        protected: names that they must not change in a workspace, nor create at its top, in addition to
+            the files that make git run programs: in any directory, or relative to the workspace, with
+            ``*`` in the last part, in any case.
+        obeyed: the files whose change by a command is reported, including ``protected`` ones.
+        known: returns the patterns of a request that only repeat ``protected``.
+        reserved: names relative to the workspace that they can neither change nor create, even for the
+            duration of a command.
     """
 
     network: bool = False
@@ -158,7 +159,7 @@ class SandboxChoices(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> Names:
-        """The names that are looked for in every directory."""
+        """The names that are searched for in every directory."""
         return names_of(self.protected, self.obeyed)
 
 
@@ -168,10 +169,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         readable: existing files and directories.
         writable: directories that may be changed.
-        protected: paths in those that must not change, existing or not.
+        protected: paths in writable directories that must not change, existing or not.
         hidden: paths that are not visible and cannot be created.
-        programs: directories that a PATH begins with.
-        watched: where no other protected file may appear meanwhile; None if none can.
+        programs: directories that come first in PATH.
+        watched: renames new protected files; None if none can be made.
         traps: compares the workspace before and after; None if nothing can change.
         is_partial: whether more protected paths may exist further down.
     """
@@ -190,7 +191,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         if not home:
             return
         found: list[Path] = []
-        # The paths are resolved, and the home may lie behind a link, as /home does on some systems.
+        # The paths are resolved, but the path of the home may contain a link, such as /home.
         home = os.path.realpath(home)
         shown = {*self.readable, *self.writable}
         for path in sorted(path for path in shown if str(path) != home and lies_in(path, home)):
@@ -199,11 +200,12 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
             found.append(path)
 
     def environment(self, env: Mapping[str, str], *, home: str, temporary: str) -> dict[str, str]:
-        """Return a program's environment: with its own directories, and a PATH of reachable ones.
+        """Return a program's environment, with its own home and temporary directory, and a PATH of
+        visible directories.
 
-        ``programs`` that PATH lacks come first in it: those of a daemon that a service manager started
-        have the system's PATH, and launchers such as shims, which PATH has instead of a version, are
-        not reachable.
+        ``programs`` that PATH lacks come first in it. A daemon started by a service manager has only the
+        system's PATH, and launchers such as shims, which may be in PATH instead of a version, are not
+        visible.
         """
         shown = {str(path) for path in (*self.readable, *self.writable)}
         given = [
@@ -216,7 +218,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
     def describe_mounts(self, temporary: str) -> tuple[str, ...]:
-        """Return the facts for an event; of many denied paths only the first."""
+        """Return the visible paths for an event, with at most ``SHOWN_MAX`` denied ones."""
         return (
             *(f"{path}:ro" for path in self.readable if not lies_in(path, "/etc")),
             *(f"{path}:rw" for path in self.writable),
@@ -229,10 +231,10 @@ def places_of(request: Request, chosen: SandboxChoices, search: Search) -> Place
     """Return the visible paths of a program.
 
     Args:
-        search: the search of the daemon, which knows earlier results.
+        search: the search of the daemon, which remembers earlier results.
 
     Raises:
-        ToolError: the workspace is the whole machine.
+        ToolError: the workspace is the root folder, or the search missed paths that must not be read.
     """
     workdir = request.workdir
     if workdir == Path("/"):
@@ -302,8 +304,8 @@ def _find_protected(
 
 
 def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -> ObeyedByGit:
-    """Return the paths that must not change because git obeys them, and the other protected ones of
-    the workspace.
+    """Return the paths that must not change because git obeys them, and the other protected paths of the
+    workspace.
 
     Args:
         own: the workspace, and the directories outside of it that belong to its repository.
@@ -313,7 +315,7 @@ def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -
     others = [workdir / place for place in by_rules.found.repositories if place != "."]
     repositories = [*dict.fromkeys((*named, *others))]
     some = repositories[:REPOSITORIES_MAX]
-    # Mostly the workspace is one of them.
+    # The workspace is usually one of them.
     inner = [folder for folder in dict.fromkeys(map(_holder, some)) if folder != workdir]
     closed = [
         find_paths_named_above(workdir),
@@ -333,7 +335,7 @@ def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -
 def _other_names(
     protected: Sequence[Path], hidden: Sequence[Path], starts: Sequence[Path]
 ) -> OtherNames:
-    """Return other names of protected files, by which they could be written."""
+    """Return other names of protected files, under which they could be written."""
     places = targets_of(protected, starts)
     linked = find_linked_files(places, SHORT_ENTRIES_MAX)
     skipped = {str(path) for path in (*places, *hidden)}
@@ -347,7 +349,7 @@ def finds_closed(
     chosen: SandboxChoices,
     search: Search,
 ) -> bool:
-    """Return whether ``places_of`` would find all that is closed to reading."""
+    """Return whether ``places_of`` would find all paths that are closed to reading."""
     shown = _of_the_user(chosen)
     return search.finds_hidden(
         workdir, reading, _of_rules(writing, chosen), chosen.names, shown=shown
@@ -355,20 +357,18 @@ def finds_closed(
 
 
 def _of_rules(writing: Sequence[re.Pattern[str]], chosen: SandboxChoices) -> list[re.Pattern[str]]:
-    """Return the patterns that say more than the protected names."""
+    """Return the patterns that do not only repeat the protected names."""
     known = chosen.known()
     return [pattern for pattern in writing if pattern not in known]
 
 
 def _of_the_user(chosen: SandboxChoices) -> tuple[Path, ...]:
-    """Return the visible paths besides the workspace in which a user's file may have another name."""
+    """Return the visible paths outside of the workspace in which a user's file may have another name."""
     return (*chosen.read_paths, *chosen.write_paths)
 
 
 def _holder(repository: Path) -> Path:
-    """Return the folder that ``find_closed_git_paths`` takes for a repository: of ``.git``, the one
-    around it.
-    """
+    """Return the folder that ``find_closed_git_paths`` takes: for ``.git``, its parent."""
     return repository.parent if repository.name == ".git" else repository
 
 
@@ -397,8 +397,8 @@ def _is_plain(path: Path) -> bool:
 
 
 def _select_hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Path]:
-    """Yield the hidden paths that lie in shown ones. Programs in system directories are visible to
-    everybody.
+    """Yield the hidden paths that lie in shown ones, except programs in system directories, which every
+    user may run.
     """
     absolute = [path.absolute() for path in hidden]
     folders = {str(path) for path in shown}
@@ -419,7 +419,7 @@ def _is_of_the_system(path: Path) -> bool:
 
 
 def _can_change(path: Path, writable: Sequence[Path]) -> bool:
-    """Return whether a path is one in which a program could change something, or leads to one."""
+    """Return whether a path lies in a writable one, or is a link that leads into one."""
     return lies_in_any(path, writable) or lies_in_any(os.path.realpath(path), writable)
 
 
