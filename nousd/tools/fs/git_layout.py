@@ -68,8 +68,8 @@ def is_attributes(parts: Parts) -> bool:
 def repository_around(
     workdir: Path, made: Collection[Parts], removed: Collection[Parts] = ()
 ) -> Parts | None:
-    """Return a folder above one of the paths that git takes for a repository before or after a call;
-    None if there is none.
+    """Return a folder that contains one of the paths, and that git takes for a repository before or
+    after the call; None if there is none.
 
     Args:
         made, removed: the real paths of the files that the call makes or changes, and removes.

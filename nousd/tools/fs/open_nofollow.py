@@ -27,8 +27,7 @@ def open_folder(path: Path) -> int:
         path: absolute, without ``..``.
 
     Raises:
-        OSError: it does not exist, or it or a component on the way is not a directory; a link counts
-            as none.
+        OSError: a component of the path does not exist, or is not a directory, such as a link.
     """
     return open_below(os.open("/", FOLDER), path.parts[1:])
 

@@ -136,8 +136,8 @@ class PathSandbox:
         return restricted
 
     def is_unknown(self, given: str) -> bool:
-        """Return whether a path leads to a file with several names, one of which may be closed because
-        the search was incomplete.
+        """Return whether a path leads to a file with several names, of which an incomplete search may
+        have missed a closed one.
         """
         if self.restrictions.closed_files is None or not self.restrictions.hard_links:
             return False
@@ -194,7 +194,7 @@ class PathSandbox:
         return opened
 
     def make_relative(self, place: str) -> str:
-        """Return a path that ``beyond`` has returned as ``real`` spells it."""
+        """Return the spelling of ``real`` for a path that ``beyond`` has returned."""
         return "/".join(from_workdir(self.workdir, Path(place))) or "."
 
     def is_seen(self, parts: Parts) -> bool:
@@ -215,8 +215,8 @@ class PathSandbox:
     def real(self, given: str) -> str:
         """Return the real path, with slashes, relative to the workspace; ``.`` for the workspace itself.
 
-        Neither the target nor the directories on the way need to exist; a missing name counts as no
-        link. With opened paths the target may be outside, spelled with ``..``.
+        Neither the target nor the directories on the way need to exist; a missing name is not a link.
+        With opened paths the target may be outside, spelled with ``..``.
 
         Raises:
             ToolError, OSError: as ``locate``.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _PIECE_BYTES: Final = 64 * 1024
-"""Most such files are smaller; a buffer of ``bytes_max`` takes longer to allocate than they to read."""
+"""Most such files are smaller, and allocating ``bytes_max`` takes longer than reading them."""
 
 
 def beginning_of(path: Path | str, bytes_max: int, *, follow: bool = False) -> bytes:

@@ -97,7 +97,9 @@ class Restrictions(NamedTuple):
             )
 
     def refuse(self, status: os.stat_result) -> None:
-        """Raise OSError unless a file is regular and none of its names is or may be forbidden."""
+        """Raise OSError if a file is not regular, or has several names: unless these are allowed, and
+        none is, or may be, closed.
+        """
         refuse_irregular(status)
         if status.st_nlink == 1:
             return

@@ -28,7 +28,7 @@ class StagedFile:
     """A complete file that is not in its place yet.
 
     Args:
-        descriptor: of the file.
+        descriptor: its descriptor.
         folder: descriptor of the directory that ``name`` is in.
         name: its temporary name; None if it has no name.
     """

@@ -74,11 +74,10 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
 def replace_file(place: ResolvedPath, data: bytes) -> None:
     """Create a file, or replace a regular file.
 
-    A replaced file keeps its mode; a new file gets 0666 less the umask. If replacing fails, the old file
-    is unchanged.
+    A replaced file keeps its mode; a new file gets 0666 less the umask.
 
     Raises:
-        ToolError, OSError: as ``writable``, and ``ResolvedPath.require_unobeyed``.
+        ToolError, OSError: as ``writable``, ``ResolvedPath.require_unobeyed`` and ``StagedFile.put``.
     """
     place.require_unobeyed(data)
     with stage_file(place, data, writable(place)) as staged:

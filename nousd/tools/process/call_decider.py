@@ -7,7 +7,7 @@ files (``metadata_calls``), and calls that make, open for writing, rename or rem
 It runs in a thread of the supervisor, so that no call, and no number of calls, keeps the supervisor from
 its duties. The thread has no capabilities, as the command has none, so the kernel refuses it what it
 would refuse the command. When the thread ends, for whatever reason, calls fail with ENOSYS. No answer
-waits for anything but a file system: no file is opened that another process could make block.
+waits for anything but a file system: no file is opened whose opening another process could delay.
 
 Loaded by the fork server, and so standard library only.
 """

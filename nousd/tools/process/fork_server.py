@@ -83,7 +83,7 @@ class ForkServer:
             OSError: the server cannot be started, or could not fork.
         """
         async with self._turn:
-            # Shielded, because a reply belongs to the last message.
+            # Shielded, because a later start would take a reply left unread for its own.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(REPLY_SECONDS_MAX):
                     requests = await self._running()
@@ -128,7 +128,7 @@ class ForkServer:
         return self._requests
 
     async def _end(self) -> None:
-        """Ask the server to end: it does so when nothing runs any more, for which a moment is waited."""
+        """Ask the server to end when no command runs any more, and wait a moment for its end."""
         if self._requests is not None:
             self._requests.close()
         if self._process is not None:

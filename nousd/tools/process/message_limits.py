@@ -18,8 +18,8 @@ _BEGIN_VALUES: Final = (b",", b"[", b"{")
 
 
 def values_in(text: bytes) -> int:
-    """Return the number of values of a JSON text, or slightly more: an empty list or object counts
-    twice. A text with too many strings yields a number beyond the limit, whatever its real number.
+    """Return the number of values of a JSON text; an empty list or object counts twice. For a text with
+    too many strings, return a number beyond the limit, which may be less than its real number.
     """
     strings_max = 2 * MCP_MESSAGE_VALUES_MAX
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', 2 * strings_max)

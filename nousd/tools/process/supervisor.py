@@ -18,8 +18,8 @@ A sandbox may leave some system calls of the command to the supervisor (``call_d
 thread decides them, so that no number of them delays the supervisor.
 
 The guarantee: ``GRACE_SECONDS`` and two seconds after the daemon's death no process of a command is
-left, and until then none begins its program. These are the moments at which that could fail; each has a
-test in ``tests/tools/test_supervisor_windows.py``:
+left, and until then no command begins that did not run before. These are the moments at which that could
+fail; each has a test in ``tests/tools/test_supervisor_windows.py``:
 
 - The daemon dies while the supervisor starts: the supervisor waits for a byte from the daemon before it
   forks.
@@ -46,8 +46,8 @@ test in ``tests/tools/test_supervisor_windows.py``:
 Rejected alternatives:
 
 - A parent-death signal from daemon to command: it is tied to the *thread* that started the process,
-  worker threads come and go, and it does not reach grandchildren. (Between supervisor and command, where
-  there is one thread only, it is right: it covers the death of the supervisor itself.)
+  worker threads come and go, and it does not reach grandchildren. (Between supervisor and command it is
+  right, because the supervisor's main thread forks: it covers the death of the supervisor itself.)
 - Killing process groups from the daemon: it misses processes that left the group, and a killed daemon
   cannot do it.
 - One supervisor for all commands: an orphan could belong to any of them, so that aborting one call could

@@ -31,7 +31,7 @@ ENTRIES_MAX: Final = 200_000
 """Maximum entries of a search of the whole tree."""
 
 SHORT_ENTRIES_MAX: Final = 10_000
-"""Maximum entries of a short search, for which a command waits before it starts."""
+"""Maximum entries of a short search before a command."""
 
 SECONDS_MAX: Final = 1.0
 """How long a command waits for a search of the whole tree for protected names only."""
@@ -250,9 +250,7 @@ class Search:
         return _collect_found(workdir, wanted, known, self._walk(workdir, wanted, known))
 
     def _walk(self, workdir: Path, wanted: _ScanPatterns, known: _KnownScan) -> _Walk:
-        """Walk the whole tree for denied paths, and otherwise from time to time; else only near its
-        top.
-        """
+        """Walk the whole tree if denied paths are searched or it is due again, else only its top."""
         began = self._clock()
         is_short = began < known.due and not wanted.reading
         until = float("inf") if wanted.reading else began + SECONDS_MAX

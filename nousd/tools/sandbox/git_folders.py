@@ -94,7 +94,7 @@ def git_folders_among(closed: Iterable[str]) -> frozenset[str]:
 
 
 def _find_closed_in_git_folder(git: Path, *tops: Path) -> ObeyedByGit:
-    """Return the closed paths of a git directory, and of the configs that its worktrees name."""
+    """Return the closed paths of a git directory, including those elsewhere that its configs name."""
     worktrees, are_many = _first((git / "worktrees").glob("*"), WORKTREES_MAX)
     # If there are too many, none may change, and no other one may be made.
     of_worktrees = (
@@ -211,9 +211,9 @@ def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, boo
 
 
 def _programs_in(config: str, tops: Sequence[Path]) -> tuple[list[Path], bool]:
-    """Return the programs of the work trees that git is configured to run, and whether these are all.
-    Any word of a command can be one, but not a single word without a slash: it is looked up in PATH, or
-    is a branch or a name.
+    """Return the programs in the work trees that git is configured to run, and whether these are all.
+    Any word of a value can be one, except a single word without a slash: git looks that up in PATH, or
+    it is a branch or a name.
     """
     values = (filter(None, _BETWEEN_WORDS.split(line)) for line in _VALUE.findall(config))
     several = (list(words) for words in values)

@@ -1,8 +1,7 @@
 """Opens and lists folders without following symbolic links.
 
-A command can replace any folder in a folder that it may write in by a link, at any time. So the daemon
-makes its changes in such a folder through a descriptor of it, and never affects anything outside.
-Everything here blocks.
+Where a command may write, it can replace any folder by a link at any time. So the daemon makes its own
+changes there through descriptors of folders, and never affects anything outside. Everything here blocks.
 """
 
 from __future__ import annotations

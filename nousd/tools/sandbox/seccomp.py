@@ -259,7 +259,7 @@ def why_not() -> str | None:
 
 
 def map_call_numbers(*, entries: bool) -> dict[int, str]:
-    """Return number -> name of the calls in ``METADATA``, and with ``entries`` of those in ``ENTRIES``."""
+    """Return number -> name of the calls in ``METADATA``, and if ``entries`` of those in ``ENTRIES``."""
     column = ARCHITECTURES[platform.machine()][1]
     calls = METADATA | ENTRIES if entries else METADATA
     return {number: name for name, both in calls.items() if (number := both[column]) is not None}
