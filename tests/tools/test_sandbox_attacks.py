@@ -800,9 +800,8 @@ from nousd.tools.sandbox.detect import Detector
 from nousd.tools.sandbox.visible_paths import SandboxChoices
 async def emit(_, __=None): pass
 bash = next(tool for tool in builtin_tools(allow_exec=True) if tool.name == "bash")
-context = ToolContext(
-    path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=Detector(sys.argv[1], SandboxChoices())
-)
+sandbox = Detector(sys.argv[1], SandboxChoices())
+context = ToolContext(path_sandbox=PathSandbox(Path(sys.argv[2])), emit=emit, sandbox=sandbox)
 trio.run(bash.run, bash.validate({"command": sys.argv[3]}), context)
 """
 

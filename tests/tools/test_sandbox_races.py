@@ -222,6 +222,15 @@ async def test_a_swapped_protected_file_exposes_nothing(
     assert_nothing_got_out(await run(sandbox_bench, "cat sub/AGENTS.md", swap))
 
 
+async def test_a_placeholder_that_became_a_link_fails_the_command(
+    sandbox_bench: SandboxBench, outside: Path
+) -> None:
+    """Its name would no longer be closed."""
+    swap = Swap(sandbox_bench.work / ".nousd", outside)
+    result = await swap_before_the_start(sandbox_bench, "echo ran $((1 + 1))", swap)
+    assert "ran 2" not in result.text
+
+
 @moments
 async def test_a_swapped_directory_above_a_closed_path_exposes_nothing(
     run: Running, sandbox_bench: SandboxBench, outside: Path

@@ -202,7 +202,10 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
                 raise
             continue
         mode = os.fstat(place).st_mode
-        if not stat.S_ISLNK(mode):
+        if stat.S_ISLNK(mode):
+            if how == STAND:
+                raise OSError(errno.ELOOP, "has become a symbolic link", name)
+        else:
             tree = _closing(how, content, place, mode)
             _attach(tree, place)
             _close(tree, below)
