@@ -2,7 +2,7 @@
 
 No I/O, no clock, no ids.
 
-Outside of this package, commands, responses and events are imported from ``commands``, ``responses``
-and ``events``, each of which lists all of its kind, whichever module defines them. Any other name is
-imported from the module that defines it; the package itself re-exports nothing.
+Other rooms import commands, responses and events from ``commands``, ``responses`` and ``events``, each
+of which exports all of its kind. Any other name is imported from the module that defines it; the package
+itself re-exports nothing.
 """

@@ -1,8 +1,8 @@
-"""The response above each limit of v1, by the limit's name.
+"""The consequence of exceeding each limit of v1, by the limit's name.
 
 ``protocol/semantics/limits.md`` is generated from this table and ``get_capabilities`` reports its
-values, so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``; this
-module does not know who enforces them.
+values, so that code and contract cannot drift apart. The values are those of ``nousd.wire.limits``;
+other modules enforce them.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ _CONSEQUENCES: Final[dict[str, str]] = {
     "http_keepalive_seconds": "no error: a comment keeps the stream alive",
     "http_write_seconds": "the connection is closed; reconnect with the last id",
 }
-"""name, as in ``nousd.wire.limits`` -> what a client sees above it; ``{}`` is the bound."""
+"""name of a limit, as in ``nousd.wire.limits`` -> consequence for a client; ``{}`` is the value."""
 
 
 def _limit(name: str) -> tuple[int, str]:
@@ -157,4 +157,4 @@ def _limit(name: str) -> tuple[int, str]:
 
 
 LIMITS: Final[dict[str, tuple[int, str]]] = {name: _limit(name) for name in _CONSEQUENCES}
-"""name -> (value, what a client sees above it)."""
+"""name of a limit -> (value, consequence for a client)."""

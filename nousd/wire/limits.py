@@ -1,7 +1,7 @@
 """The bounds of v1 that a client can reach.
 
-What a client receives past them is in ``nousd.wire.limit_table``. Bounds that no client can observe are
-in the modules they bound.
+``nousd.wire.limit_table`` has the consequence of exceeding each. Bounds that no client can observe are
+in the modules that enforce them.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Default length of one line without its LF; ``--line-bytes-max`` changes it."""
 
 LONG_LINES_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of long lines of all connections together, incomplete ones and ones being handled."""
+"""Bytes of the long lines of all connections together, whether incomplete or being handled."""
 
 LONG_LINE_BYTES: Final = 64 * 1024
 """A line up to this length takes nothing from ``LONG_LINES_BYTES_MAX``."""
 
 NESTING_MAX: Final = 256
 """Depth of arrays and objects in one line. Far below the interpreter's own recursion limit, so
-that the result does not depend on how deep the caller's stack is."""
+that the result does not depend on the depth of the caller's stack."""
 
 TEXT_CHARS_MAX: Final = 4 * 1024 * 1024
 """Characters of one prompt, steer or follow-up."""
@@ -34,11 +34,11 @@ PATH_CHARS_MAX: Final = 4096
 """Characters of a path, as many as the operating system accepts."""
 
 EVENT_TEXT_BYTES_MAX: Final = 8 * 1024
-"""Bytes (UTF-8) of a text in an event; longer ones become artifacts, and so do arguments whose JSON is
-longer. The answer of a model is whole in its ``message_end``, however long."""
+"""Bytes (UTF-8) of a text in an event; longer texts become artifacts, as do arguments whose JSON is
+longer. The ``message_end`` of a model's answer has the whole text, whatever its length."""
 
 APPENDED_LOOKED_AT_MAX: Final = 32
-"""Messages at the end of a transcript among which ``reuse_appended`` looks for a prompt's text."""
+"""Messages at the end of a transcript that ``reuse_appended`` searches for a prompt's text."""
 
 ATTACHMENTS_MAX: Final = 16
 """Attachments of one prompt, steer or follow-up."""
@@ -53,7 +53,7 @@ TOOLS_MAX: Final = 1024
 """Names in one ``set_active_tools``."""
 
 MCP_SERVERS_MAX: Final = 64
-"""MCP servers of the settings; as many again can be added by clients."""
+"""MCP servers in the settings; clients can add as many again."""
 
 MCP_SERVERS_OF_SESSION_MAX: Final = 16
 """MCP servers that belong to one session."""
@@ -65,28 +65,28 @@ MCP_VALUES_MAX: Final = 64
 """Arguments of an MCP server's command, and entries of each of its tables."""
 
 MCP_VALUE_CHARS_MAX: Final = 4096
-"""Characters of one of them, and of a URL."""
+"""Characters of one argument or entry, and of a URL."""
 
 MCP_TIMEOUT_MS_MAX: Final = 3_600_000
-"""The longest that a call of an MCP server's tool may take."""
+"""Milliseconds that a call of an MCP server's tool may take."""
 
 MCP_TTL_SECONDS_MAX: Final = 86_400
-"""The longest that a session's own MCP server stays without being added again, if it has a limit."""
+"""Largest ``ttl_seconds`` of a session's own MCP server; adding the server again restarts the time."""
 
 MCP_TOOLS_MAX: Final = 256
 """Tools of one MCP server that are offered."""
 
 MCP_SCHEMA_BYTES_MAX: Final = 64 * 1024
-"""JSON of the arguments that one tool of an MCP server takes."""
+"""Bytes of the JSON Schema of the arguments of one tool of an MCP server."""
 
 MCP_DESCRIPTION_CHARS_MAX: Final = 8192
 """Characters of the description of one tool of an MCP server."""
 
 MCP_MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
-"""One message of an MCP server."""
+"""Bytes of one message of an MCP server."""
 
 MCP_MESSAGE_VALUES_MAX: Final = 50_000
-"""Values in one: numbers, texts, lists, objects and what is in them. Time is spent on each."""
+"""Numbers, texts, lists and objects in one message, nested ones included. Each takes time."""
 
 MODELS_LISTED_MAX: Final = 2000
 """Models in one answer to ``list_models``."""
@@ -98,8 +98,8 @@ HTTP_CONNECTIONS_MAX: Final = 2048
 """Connections to the HTTP bridge at a time."""
 
 HTTP_STRANGERS_MAX: Final = 512
-"""Those among them that no token or session has been accepted on; the other places are kept for those
-where one has.
+"""Connections among them that have not authenticated by a token or session; the others are reserved for
+those that have.
 """
 
 HTTP_HEADERS_BYTES_MAX: Final = 32 * 1024
@@ -109,37 +109,38 @@ HTTP_BODY_BYTES_MAX: Final = 10 * 1024 * 1024
 """The body of one HTTP request."""
 
 HTTP_BODY_SECONDS: Final = 30
-"""How long an HTTP client may take to send a body."""
+"""Seconds that an HTTP client may take to send a body."""
 
 HTTP_PROMPT_SECONDS: Final = 615
-"""How long a `prompt_sync` waits for the end of its run; the run goes on after it."""
+"""Seconds that a `prompt_sync` waits for the end of its run; the run continues afterwards."""
 
 HTTP_IDLE_SECONDS: Final = 30
-"""How long an HTTP client may take from its connection, or its last answer, to a whole request head."""
+"""Seconds that an HTTP client may take from connecting, or from its last answer, to a whole request
+head."""
 
 HTTP_KEEPALIVE_SECONDS: Final = 10
 """Seconds of silence after which an event stream sends a keep-alive comment."""
 
 HTTP_WRITE_SECONDS: Final = 30
-"""How long an HTTP client may take over each mebibyte that is written to it, before it is cut off."""
+"""Seconds that an HTTP client may take to read each mebibyte before its connection is closed."""
 
 
 TYPES_MAX: Final = 64
 """Names in the ``types`` of one subscription."""
 
 CURSOR_DIGITS_MAX: Final = 18
-"""Digits of a cursor's number, so that it stays below 2**63 whatever a client sends."""
+"""Digits of a cursor's number, so that any number that a client sends is below 2**63."""
 
 KEEPALIVE_SECONDS_MIN: Final = 1
 KEEPALIVE_SECONDS_MAX: Final = 3600
-"""Bounds of the interval of keep-alives that a subscriber can ask for."""
+"""Bounds of the interval of keep-alives that a subscriber can request."""
 
 QUEUED_INPUTS_MAX: Final = 1024
-"""Accepted inputs of one session that no turn has consumed yet."""
+"""Pending inputs of one session."""
 
 QUEUED_CHARS_MAX: Final = 16 * 1024 * 1024
-"""Characters of those inputs together, because ``abort`` returns all of them. A text that is an artifact
-counts with its bytes."""
+"""Characters of those inputs together, because ``abort`` returns all of them. For a text that is an
+artifact, its bytes count."""
 
 PAGE_ROWS_MAX: Final = 1000
 """Rows (messages, nodes, sessions, runs) of one response; ``has_more`` says whether there are more."""
@@ -148,25 +149,25 @@ PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of entries or events in one response (one always fits)."""
 
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Length of one response without its LF: far above a page, for one text that is longer than a page."""
+"""Bytes of one response without its LF: far above a page, because one text can be longer than a page."""
 
 ENTRY_BYTES_MAX: Final = RESPONSE_BYTES_MAX // 2
-"""JSON of one entry or input in a response; of a longer one a response has the beginning."""
+"""Bytes of the JSON of one entry or input in a response; of a longer one, only the beginning is sent."""
 
 RESULT_EVENTS_MAX: Final = 10_000
 """Events in the ``result`` of a ``prompt`` with ``wait: true``; the rest is in the log."""
 
 RESULT_EVENTS_BYTES_MAX: Final = 16 * 1024 * 1024
-"""JSON of those events."""
+"""Bytes of the JSON of those events."""
 
 CONNECTIONS_MAX: Final = 512
-"""Connections to one socket; a further one is answered with one error line and closed."""
+"""Connections to one socket; an additional one receives an error line and is closed."""
 
 PIPELINE_MAX: Final = 4096
-"""Responses of one connection waiting to be read; past it the daemon stops reading its commands."""
+"""Unread responses of one connection; beyond this, the daemon stops reading its commands."""
 
 PIPELINE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of those responses. One response may be larger; then it waits alone."""
+"""Bytes of those responses. A single response may be larger."""
 
 EXTENSION_RESULT_BYTES_MAX: Final = 1024 * 1024
 """Bytes of the result of an extension's command, which has to fit into one line."""
@@ -182,7 +183,7 @@ ANSWER_BYTES_MAX: Final = 2 * 1024 * 1024
 ``--answer-bytes-max`` changes it."""
 
 RUN_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Default of the same for all model calls of one run together, those that write a summary included;
+"""The same for all model calls of one run together, including those that write a summary;
 ``--run-answer-bytes-max`` changes it."""
 
 UNSTREAMED_ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -192,7 +193,7 @@ DELTA_BYTES_MAX: Final = 8 * 1024
 """Bytes of one delta in its line, escapes included, so that every such event is small."""
 
 TOOL_CALLS_MAX: Final = 128
-"""Calls that a model asks for in one answer."""
+"""Tool calls in one answer of a model."""
 
 TOOL_ARGUMENTS_CHARS_MAX: Final = 4 * 1024 * 1024
 """Characters of the arguments of all calls in one answer together."""
@@ -201,13 +202,13 @@ TOOL_RESULT_LINES_MAX: Final = 2000
 """Lines of a tool's result that the model receives."""
 
 TOOL_RESULT_BYTES_MAX: Final = 50 * 1024
-"""Bytes (UTF-8) of a tool's result that the model receives, without our notes."""
+"""Bytes (UTF-8) of a tool's result that the model receives, without the daemon's notes."""
 
 TOOL_PREVIEW_CHARS_MAX: Final = 8 * 1024
-"""Characters of a result that ``tool_execution_end`` repeats; ``text_ref`` names the whole."""
+"""Characters of a result in ``tool_execution_end``; ``text_ref`` names the whole text."""
 
 ARTIFACT_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of one artifact. Of a tool's output that is longer the beginning and the end are kept."""
+"""Bytes of one artifact. Of longer tool output, the beginning and the end are kept."""
 
 ARTIFACT_RANGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of an artifact in one answer."""
@@ -225,16 +226,16 @@ OMITTED_MAX: Final = 100
 """Entries that one ``model_input`` names as left out; all of them are counted."""
 
 INSTRUCTIONS_FILE_BYTES_MAX: Final = 64 * 1024
-"""Bytes of one file of instructions (``AGENTS.md``) that models receive."""
+"""Bytes of one instructions file (``AGENTS.md``) that models receive."""
 
 INSTRUCTIONS_BYTES_MAX: Final = 128 * 1024
-"""Bytes of all of them together."""
+"""Bytes of all instructions files together."""
 
 RULES_MAX: Final = 256
 """Rules about tool calls in one list of a file."""
 
 PROJECT_FILE_BYTES_MAX: Final = 256 * 1024
-"""Bytes of a project's own settings."""
+"""Bytes of a project's settings file."""
 
 TRUSTED_FILES_MAX: Final = 1024
 """Files of projects that the user trusts."""
@@ -249,7 +250,7 @@ TASKS_PARALLEL_MAX: Final = 8
 """Tasks of one call that run at the same time; the others wait."""
 
 TASK_DEPTH_MAX: Final = 3
-"""How deep tasks may start tasks."""
+"""Depth to which tasks may start tasks."""
 
 TASKS_PER_ROOT_MAX: Final = 64
 """Tasks that one run may start, those of its tasks included."""
@@ -267,43 +268,43 @@ WORKER_RULES_MAX: Final = 256
 """Rules in one list of a worker."""
 
 CLIENT_CALLS_MAX: Final = 32
-"""Clients' own tool calls under way at once, in all sessions."""
+"""Tool calls of clients that are in progress at once, in all sessions."""
 
 WAITING_REQUESTS_MAX: Final = 1024
-"""Tool calls that wait for permission at once, of all sessions; and as many questions of tools."""
+"""Tool calls of all sessions that wait for approval at once; and as many questions of tools."""
 
 GRANTED_RULES_MAX: Final = 256
-"""Rules by which the user allows calls in one session; and as many for good, in all workspaces."""
+"""Rules that the user granted for one session; and as many permanent ones, in all workspaces."""
 
 REASON_CHARS_MAX: Final = 4096
 """Characters of a client's reason, which the model receives."""
 
 OUTSIDE_PLACES_MAX: Final = 16
-"""Paths outside the workspace that one call may ask about under an override."""
+"""Paths outside the workspace for which one call may request approval under an override."""
 
 OVERRIDES_MAX: Final = 1024
 """Sessions whose workspace is overridden at once."""
 
 OVERRIDE_SECONDS_MIN: Final = 30
-"""Minimal seconds of an override; 0 ends one."""
+"""Minimum seconds of an override; 0 ends one."""
 
 OVERRIDE_SECONDS_MAX: Final = 24 * 60 * 60
-"""Seconds that an override lasts at most."""
+"""Maximum seconds of an override."""
 
 UNDO_SECONDS_MAX: Final = 24 * 60 * 60
-"""Seconds for which a deletion can be undone at most."""
+"""Maximum seconds for which a deletion can be undone."""
 
 EXPIRED_LISTED_MAX: Final = 100
-"""Requests that nobody answered in one answer to ``list_permissions``: the newest."""
+"""Expired requests in one answer to ``list_permissions``: the newest."""
 
 ANSWERS_MAX: Final = 4
-"""Questions in one call of ``question``, and so answers."""
+"""Questions in one call of ``question``, and therefore answers."""
 
 CHOICES_MAX: Final = 16
-"""Options of one question, and so choices of one answer."""
+"""Options of one question, and therefore choices of one answer."""
 
 ANSWER_CHARS_MAX: Final = 4096
-"""Characters of an answer in the user's own words."""
+"""Characters of a free-text answer."""
 
 PATCH_CHARS_MAX: Final = 2 * 1024 * 1024
 """Characters of one patch."""
@@ -312,10 +313,10 @@ PATCH_FILES_MAX: Final = 500
 """Files in one patch."""
 
 PATCHED_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Bytes of all files of one patch, as they are and as they will be: they are held in memory."""
+"""Bytes of all files of one patch, old and new contents together, which are held in memory."""
 
 WEB_PAGE_BYTES_MAX: Final = 5 * 1024 * 1024
-"""Bytes of a page that ``web_fetch`` reads, decompressed; and of what it receives for it."""
+"""Bytes of a page that ``web_fetch`` reads, both as received and decompressed."""
 
 WEB_REDIRECTS_MAX: Final = 5
 """Redirects that one ``web_fetch`` follows."""
@@ -327,7 +328,7 @@ TODO_CHARS_MAX: Final = 500
 """Characters of one item."""
 
 SESSION_RULES_MAX: Final = 64
-"""Rules in one list of a session's own."""
+"""Rules in one list of a session's own rules."""
 
 SESSION_RULES_CHARS_MAX: Final = 16 * 1024
 """Characters of these rules together, in all lists."""
@@ -339,7 +340,7 @@ SOURCE_CHARS_MAX: Final = 64
 """Characters of the ``source`` of a session."""
 
 SOURCE_METADATA_BYTES_MAX: Final = 4096
-"""JSON of the metadata that a client keeps with a session; every row of a list has it."""
+"""Bytes of the JSON of a session's ``source_metadata``, which is in every row of a list."""
 
 TEMPERATURE_MAX: Final = 2
 TOP_P_MAX: Final = 1

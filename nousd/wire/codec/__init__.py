@@ -1,1 +1,1 @@
-"""Between bytes and structs: framing, envelopes, validation, canonical JSON, upcasting."""
+"""Conversion between bytes and structs: framing, envelopes, validation, canonical JSON, upcasting."""

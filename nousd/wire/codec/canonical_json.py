@@ -1,11 +1,11 @@
-"""Canonical JSON (RFC 8785) and its hash: the same text for equal values.
+"""Canonical JSON (RFC 8785) and its hash: equal values have the same text.
 
-Any client in any language can compute the same hash: keys are sorted by their UTF-16
-code units, there is nothing between tokens, numbers are those of ECMAScript and strings escape what they
-must and nothing else. A number is a double; a number that no double holds has no canonical form, and
-``expressible`` replaces it.
+Clients in any language can compute the same hash: keys are sorted by their UTF-16 code units, there is
+no white space between tokens, numbers are written as in ECMAScript, and strings escape only the
+characters that JSON requires. A number is a double; a number that no double can represent has no
+canonical form, and ``expressible`` replaces it.
 
-Lone surrogates, which UTF-8 cannot write, become U+FFFD as everywhere on the wire (``wire.codec``).
+Lone surrogates, which UTF-8 cannot encode, become U+FFFD as everywhere on the wire (``codec.envelope``).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _EXACT_MAX: Final = 2**53 - 1
 
 _POINT_DIGITS_MAX: Final = 21
 _ZEROS_MAX: Final = 6
-"""ECMAScript writes an exponent for more digits before the point, or zeros behind it, than these."""
+"""ECMAScript writes an exponent for more digits before the point, or more zeros after it, than these."""
 
 _encoder: Final = msgspec.json.Encoder(order="sorted")
-"""Writes simple values in a fraction of the time."""
+"""Encodes simple values (``is_simple``) in a fraction of the time."""
 
 _string: Final[Callable[[str], str]] = json.encoder.encode_basestring
 
@@ -39,8 +39,8 @@ def canonical(value: Any) -> bytes:
     """Return the canonical JSON of dicts, lists, tuples, strings, numbers, booleans and None.
 
     Raises:
-        NotCanonical: a number that no double holds, a key that is not a string, or a value that JSON
-            does not have.
+        NotCanonical: the value contains a number that no double can represent, a key that is not a
+            string, or a type that JSON does not have.
     """
     try:
         if is_simple(value):
@@ -63,8 +63,8 @@ def digest(data: bytes) -> str:
 
 
 def is_simple(value: Any) -> bool:
-    """Return whether any encoder with sorted keys writes the canonical JSON of a value: nothing is in it
-    but texts, booleans, None and small whole numbers, under keys of ASCII.
+    """Return whether any encoder with sorted keys writes the canonical JSON of a value: it contains only
+    texts, booleans, None and small whole numbers, under ASCII keys.
     """
     kind = type(value)
     if kind is str or kind is bool or value is None:
@@ -86,11 +86,11 @@ def is_simple(value: Any) -> bool:
 
 
 def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
-    """Return the value with whole numbers that no double holds replaced; the same object if there
-    are none.
+    """Return the value with the whole numbers replaced that no double can represent; the same object if
+    there are none.
 
     Args:
-        instead: what stands for such a number: its digits, or ``nearest``.
+        instead: returns the replacement of such a number: its digits, or ``nearest``.
     """
     if is_simple(value):
         return value
@@ -111,7 +111,7 @@ def expressible(value: Any, instead: Callable[[int], Any] = str) -> Any:
 
 
 def nearest(number: int) -> float | str:
-    """Return the double next to a whole number; its digits where it is larger than any."""
+    """Return the double nearest to a whole number, or its digits if it is out of range."""
     try:
         return float(number)
     except OverflowError:
@@ -174,7 +174,7 @@ def _utf16(key: Any) -> bytes:
 
 
 def _encode_scrubbed(value: Any) -> bytes:
-    """Encode a value with lone surrogates. If keys become equal, the last one counts."""
+    """Encode a value with lone surrogates. If keys become equal, the last one wins."""
     clean = json.loads(scrub(json.dumps(value, ensure_ascii=False)))
     parts: list[str] = []
     _write(clean, parts)
@@ -224,8 +224,8 @@ def _number(number: float) -> str:
 
 
 def _shortest(number: float) -> tuple[str, str, int]:
-    """Return the sign, the fewest digits that tell the double from its neighbours, without zeros at
-    the end, and where the point stands, counted from before the first digit.
+    """Return the sign, the fewest digits that identify the double, without trailing zeros, and the
+    number of digits before the decimal point, which may be negative.
     """
     negative, digits, exponent = Decimal(float.__repr__(number)).as_tuple()
     assert isinstance(exponent, int)

@@ -1,8 +1,8 @@
-"""Decodes JSON and Python values into types, from any thread.
+"""Decode JSON and Python values into types, from any thread.
 
-What ``msgspec`` knows of a struct it builds when the struct is first needed, and while it does so other
-threads take what is half built: the process dies of a null pointer (msgspec 0.22). So types are built
-here, one at a time; one that is built can be used by all.
+``msgspec`` builds its description of a struct on first use. Another thread that uses a half-built
+description crashes the process with a null pointer (msgspec 0.22). So this module builds types one at a
+time, under a lock; any thread can use a type that is built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Json = bytes | bytearray | memoryview | str | msgspec.Raw
 
 _building: Final = threading.RLock()
 _built: Final[set[Any]] = {Any}
-"""The types that need no lock any more. They stand in code, so there is a bounded number of them."""
+"""The types that need no lock any more. Their number is bounded: all of them are written in code."""
 
 
 @overload
@@ -38,11 +38,11 @@ def decode_json(data: Json, *, type: type[T], strict: bool = True) -> T: ...
 @overload
 def decode_json(data: Json, *, type: Any = Any, strict: bool = True) -> Any: ...
 def decode_json(data: Json, *, type: Any = Any, strict: bool = True) -> Any:
-    """Return what JSON holds.
+    """Decode JSON into a type.
 
     Raises:
-        msgspec.DecodeError: it is not JSON, or not of the type.
-        UnicodeDecodeError: it is not UTF-8.
+        msgspec.DecodeError: the data is not JSON, or not of the type.
+        UnicodeDecodeError: the data is not UTF-8.
     """
     if type not in _built:
         json_decoder(type)
@@ -54,10 +54,10 @@ def convert(value: Any, type: type[T], *, strict: bool = True) -> T: ...
 @overload
 def convert(value: Any, type: Any, *, strict: bool = True) -> Any: ...
 def convert(value: Any, type: Any, *, strict: bool = True) -> Any:
-    """Return a value of plain types as one of a type.
+    """Convert a value of plain Python types into ``type``.
 
     Raises:
-        msgspec.ValidationError: it is not of the type.
+        msgspec.ValidationError: the value is not of the type.
     """
     if type not in _built:
         json_decoder(type)

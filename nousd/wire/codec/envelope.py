@@ -1,17 +1,16 @@
 """Decode lines to commands and events; encode responses and events as lines.
 
 Theory of operation. A line is decoded in two steps: the envelope with its payload left raw, then the
-payload by the struct that the type names. So the id of a request with an unknown type or a bad
-payload is still known for the answer.
+payload into the struct of its type. So the response to a request with an unknown type or an invalid
+payload still has the request's id.
 
-The fast path is msgspec on the bytes as they came. Only when it fails, or misses a key of the envelope,
-is the line decoded again tolerantly: v1 clients may send keys of the envelope in any case, invalid
-UTF-8 and lone surrogates (both become U+FFFD). The tolerant way also writes the messages
+The fast path is msgspec on the received bytes. Only if it fails, or misses a key of the envelope, is the
+line decoded again on the tolerant path: v1 clients may send keys of the envelope in any case, invalid
+UTF-8 and lone surrogates (both become U+FFFD). The tolerant path also produces the error messages
 (``validation``), so that no text of a parser reaches a client.
 
-Duplicate keys: the last one counts. Of keys that differ in case only, the lower-case one counts, so
-that both ways agree. Unknown keys are ignored. All three are promises of v1 (protocol/v1.md,
-"Envelope").
+Of duplicate keys, the last one wins. Of keys that differ only in case, the lower-case one wins, so that
+both paths agree. Unknown keys are ignored. All three are promises of v1 (protocol/v1.md, "Envelope").
 
 This module makes no ids, reads no clock and does no I/O.
 """
@@ -35,13 +34,13 @@ from nousd.wire.objects.field_types import OptionalCursor
 from nousd.wire.responses import RESPONSE_TYPES, Response
 
 _FAILURES: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
-"""The exceptions of msgspec on bad input; two of them are not its own."""
+"""The exceptions that msgspec raises on invalid input, two of them Python's own."""
 
 C = TypeVar("C", bound=Command)
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A decoded envelope: ``payload`` is raw JSON that is known to be an object."""
+    """A decoded envelope; ``payload`` is the raw JSON of an object."""
 
     id: str
     type: str
@@ -52,7 +51,7 @@ class _Envelope(msgspec.Struct):
     v: str | None = None
     id: str | None = None
     type: str | None = None
-    # No object, so that a key in another case is looked for.
+    # Not an object, so that the tolerant path looks for the key in another case.
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
@@ -70,8 +69,8 @@ def decode_request(line: bytes) -> Request:
     """Decode one line without its LF.
 
     Raises:
-        InvalidCommand: with the request's id where it could be read. Faults are looked for in the
-            order JSON, ``v``, ``id``, ``type``; whether the type is known is not checked here.
+        InvalidCommand: with the request's id if it could be read. The checks run in the order JSON,
+            ``v``, ``id``, ``type``; whether the type exists is not checked here.
     """
     if is_nested_too_deep(line):
         raise InvalidCommand(f"invalid_json: nested deeper than {NESTING_MAX} levels")
@@ -90,7 +89,7 @@ def decode_request(line: bytes) -> Request:
 
 
 def _decode_tolerantly(line: bytes) -> Request:
-    """Decode slowly: accept any case of keys, repair UTF-8, write messages for clients."""
+    """Decode on the tolerant path: accept keys in any case, repair UTF-8, raise errors for clients."""
     value = parse_json(line)
     if value is None:
         value = {}
@@ -162,18 +161,18 @@ def _without_surrogates(value: Any) -> Any:
 
 
 def scrub(text: str) -> str:
-    """Replace lone surrogates, which our JSON encoders cannot write, by U+FFFD."""
+    """Replace lone surrogates, which UTF-8 cannot encode, by U+FFFD."""
     if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def utf8_size(text: str) -> int:
-    """Return the bytes of a text as UTF-8; a lone surrogate counts as what replaces it."""
+    """Return the number of UTF-8 bytes of a text; a lone surrogate counts as its replacement."""
     return len(text) if text.isascii() else len(scrub(text).encode())
 
 
-# Possessive, because a repeat that may be taken back costs a hundred bytes for each byte of a string.
+# Possessive quantifiers, because backtracking costs a hundred bytes for each byte of a string.
 _BRACKETS: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[{]|[\]}]')
 
 
@@ -202,7 +201,7 @@ def decode_payload(request: Request) -> Command:
 
     Raises:
         InvalidCommand: no command has that type.
-        InvalidPayload: naming the first field that does not fit, in the struct's order.
+        InvalidPayload: with the first invalid field, in the struct's order.
     """
     struct = COMMANDS.get(request.type)
     if struct is None:
@@ -211,11 +210,11 @@ def decode_payload(request: Request) -> Command:
 
 
 def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
-    """Decode raw JSON into ``struct``; report faults in the words that v1 clients know.
+    """Decode raw JSON into ``struct``; report faults with the messages that v1 clients know.
 
     Raises:
-        InvalidPayload: naming the field and, where there is one, the limit.
-        InvalidCursor: the same, where the field is a cursor.
+        InvalidPayload: with the field and, if there is one, its limit.
+        InvalidCursor: the same, if the field is a cursor.
     """
     decoder = _payload_decoders.get(struct)
     if decoder is None:
@@ -228,7 +227,7 @@ def convert_payload(payload: msgspec.Raw, struct: type[C]) -> C:
 
 
 def _parse_payload(payload: msgspec.Raw) -> dict[str, Any]:
-    """Parse an object again that the fast path accepted without looking into unknown fields."""
+    """Parse an object again whose unknown fields the fast path accepted without decoding them."""
     try:
         values: dict[str, Any] = parse_json(bytes(payload))
     except InvalidCommand as error:
@@ -254,8 +253,8 @@ def _convert_tolerantly(values: dict[str, Any], struct: type[C]) -> C:
 
 
 def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type[Command]) -> bool:
-    """v1 clients write an optional id they do not have as "". v1 had no cursors: there it is a slip,
-    and to take it for "from now on" would lose events silently.
+    """Return whether v1 treats a value as absent: its clients write an optional id that they do not have
+    as "". An empty cursor, which v1 did not have, is an error: as "from now on" it would lose events.
     """
     if value == "" and field.type != OptionalCursor:
         return not field.required and field.default is None
@@ -266,7 +265,7 @@ def _counts_as_absent(value: Any, field: msgspec.structs.FieldInfo, struct: type
 
 
 class _Answer(msgspec.Struct, frozen=True, tag_field="v", tag="1"):
-    """A whole response with its keys in v1's order, so that one call of the encoder writes the line."""
+    """A whole response with its keys in v1's order, so that one encoder call writes the line."""
 
     id: str
     type: str
@@ -275,20 +274,20 @@ class _Answer(msgspec.Struct, frozen=True, tag_field="v", tag="1"):
 
 
 def encode_response(request_id: str, payload: Response) -> bytes:
-    """Return the line, with its LF, that answers a request with a result."""
+    """Return the response line, with its LF, for a payload."""
     return _encode_line(_Answer(request_id, RESPONSE_TYPES[type(payload)], payload))
 
 
 def encode_plain_response(request_id: str, type_: str, payload: Any) -> bytes:
-    """Return the line for a payload that is not a struct, such as an extension's result."""
+    """Return the response line for a payload that is not a struct, such as an extension's result."""
     return _encode_line(_Answer(request_id, type_, payload))
 
 
 def _encode_line(answer: _Answer) -> bytes:
-    """Encode JSON and its LF at once: an answer of a few megabytes is not copied for one byte.
+    """Encode JSON and its LF in one step, so that an answer of megabytes is not copied for one byte.
 
-    A list, not a tuple: ``encode_lines`` of msgspec 0.22 never frees the iterator of anything else,
-    48 bytes an answer.
+    ``encode_lines`` receives a list: for other iterables, msgspec 0.22 never frees the iterator, 48
+    bytes per answer.
     """
     try:
         return _encoder.encode_lines([answer])
@@ -297,7 +296,7 @@ def _encode_line(answer: _Answer) -> bytes:
 
 
 def encode_error(request_id: str, error: WireError) -> bytes:
-    """Return the line, with its LF, that answers a request with an error."""
+    """Return the error line, with its LF, that answers a request."""
     body: dict[str, Any] = {"code": error.code, "message": error.message}
     if error.cause is not None:
         body["cause"] = error.cause
@@ -325,8 +324,8 @@ _EVENT_HEADS: Final = {
 def encode_event_tail(payload: Event, ts: str) -> bytes:
     """Return the part of an event's line after its sequence number, with its LF.
 
-    The log puts the number in front (``number_event``) when it knows it, so that the body is encoded
-    once, off the writer's path.
+    The log prepends the number (``number_event``) when it assigns it, so that the body is encoded once,
+    and not by the writer.
     """
     return b'%b%b,"ts":"%b"}\n' % (_EVENT_HEADS[type(payload)], encode_json(payload), ts.encode())
 

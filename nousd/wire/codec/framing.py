@@ -1,11 +1,11 @@
 """Split bytes into lines of bounded length, for both sockets.
 
-Rules of the file (protocol/v1.md, "Framing"): only LF ends a line, because U+2028 and a lone CR may
-stand inside a JSON string; one trailing CR is dropped; a line over the limit is reported once,
-skipped to its LF and costs no memory; a final line without LF is a line.
-A long line for which all connections together have no room left is treated like one over the limit.
+The rules (protocol/v1.md, "Framing"): only LF ends a line, because U+2028 and a lone CR may occur inside
+a line; one trailing CR is dropped; a line over the limit is reported once, skipped to its LF and costs
+no memory; a final line without LF is a line. A long line that does not fit into the budget shared by all
+connections is treated like one over the limit.
 
-It deliberately does not know what a line means, and does no I/O.
+This module does not interpret lines and does no I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class LineTooLong:
 
 
 class NoRoomForLine(LineTooLong):
-    """Placeholder for a line that did not fit into what other long lines left of the budget."""
+    """Placeholder for a line that did not fit into the rest of the shared budget."""
 
     __slots__ = ()
 
@@ -34,15 +34,15 @@ NO_ROOM_FOR_LINE: Final = NoRoomForLine()
 class LineBudget:
     """The bytes that the long lines of all connections may hold together.
 
-    Without it, each connection could hold half a line of the greatest length. A line up to
-    ``LONG_LINE_BYTES`` takes nothing from the budget, so ordinary clients never meet it.
+    Without it, each connection could hold an incomplete line of the maximum length. A line up to
+    ``LONG_LINE_BYTES`` takes nothing from the budget, so it does not affect ordinary clients.
     """
 
     def __init__(self, bytes_max: int = LONG_LINES_BYTES_MAX) -> None:
         self.left = bytes_max
 
     def take(self, wanted: int) -> bool:
-        """Take bytes from the budget; return False, and take none, if there are fewer."""
+        """Take bytes from the budget; return False, and take none, if it has fewer."""
         if wanted > self.left:
             return False
         self.left -= wanted
@@ -60,9 +60,9 @@ class LineSplitter:
         line_bytes_max: bound of a line in bytes, without its LF.
         budget: shared with other splitters; without one, each line is bounded alone.
 
-    Invariant: between calls ``self._rest`` holds no LF and at most ``line_bytes_max + 1`` bytes (one of
-    grace for the CR of a CRLF line). The budget of a line is given back in the call after the one that
-    returned the line: until then the caller works on it.
+    Invariant: between calls ``self._rest`` holds no LF and at most ``line_bytes_max + 1`` bytes (one
+    more for the CR of a CRLF line). The budget of a line is given back in the call after the one that
+    returned the line, because the caller works on it until then.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class LineSplitter:
 
     def feed(self, chunk: bytes | bytearray) -> list[bytes | LineTooLong]:
         """Return the lines that ``chunk`` completes, in order, without LF and trailing CR."""
-        # Who waits for each answer sends one whole line at a time.
+        # A client that waits for each response sends one whole line at a time.
         is_one_line = 0 <= chunk.find(b"\n") == len(chunk) - 1 < self._at_once_max
         if is_one_line and not (self._rest or self._skipping or self._taken):
             return [bytes(chunk[:-1]).removesuffix(b"\r")]
@@ -103,7 +103,7 @@ class LineSplitter:
         return lines
 
     def close(self) -> None:
-        """Forget an unfinished line and give its budget back. Call it when the connection ends."""
+        """Discard an incomplete line and give its budget back. Call it when the connection ends."""
         self._rest.clear()
         self._give_back_surplus()
 
@@ -124,7 +124,7 @@ class LineSplitter:
         lines.append(reason)
 
     def _has_room(self, length: int) -> bool:
-        """Take from the budget what a line of that length still needs."""
+        """Take the bytes that a line of that length still needs from the budget, if it has them."""
         lacking = length - LONG_LINE_BYTES - self._taken
         if self._budget is None or lacking <= 0:
             return True
@@ -134,7 +134,7 @@ class LineSplitter:
         return True
 
     def _give_back_surplus(self) -> None:
-        """Give back what the handled lines took; keep what the half line needs."""
+        """Give back the budget of the handled lines, and keep that of the incomplete one."""
         surplus = self._taken - max(0, len(self._rest) - LONG_LINE_BYTES)
         if self._budget is not None and surplus > 0:
             self._budget.give_back(surplus)

@@ -1,13 +1,13 @@
-"""Store a model's input as a chain of small artifacts, each with the part new since the one before.
+"""The format of a model's input as a chain of small artifacts, each with the messages that are new.
 
-A call with a long history differs from the call before it by a few messages at the end. So each call
-stores one **node**: its new messages, the id of the node before, and the id of the **rest**, which is
-everything of the input but its messages and seldom changes. ``messages`` is the first key of an input's
-canonical JSON, so the concatenated bytes of all its parts are that JSON, and its hash can be computed
-without reading the history again.
+A call with a long history differs from the previous call by a few messages at the end. So each call
+stores one **node**: its new messages, the id of the previous node, and the id of the **rest**, which is
+the input without its messages and seldom changes. ``messages`` is the first key of an input's canonical
+JSON, so the concatenated bytes of all its parts are that JSON, and its hash can be computed without
+reading the history again.
 
-This module has the format of the artifacts, and assembles an input from them, in bytes, so that
-nothing is lost on the way. It does not know what a message is, or when a new chain begins.
+This module encodes the artifacts and assembles an input from them, as bytes, so that nothing is lost. It
+does not interpret messages, and others decide when a new chain begins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEDIA_TYPE: Final = "application/json"
 """The media type of nodes and rests."""
 
 CHAIN_NODES_MAX: Final = 100_000
-"""An input with more nodes counts as damaged; each model call in a context adds one."""
+"""An input with more nodes is treated as damaged; each model call in a context adds one."""
 
 BEGIN: Final = b'{"messages":['
 END: Final = b"],"
@@ -37,13 +37,13 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """One link of the chain.
 
     Args:
-        previous: the id of the node before, None for the first.
+        previous: the id of the previous node, None for the first.
         messages: the messages that are new since that node.
         closing: messages after them that belong to this call only.
-        count: number of messages in the chain up to here.
+        count: number of messages in the chain up to this node.
         prefix_hash: hash of the canonical JSON up to the last of those messages.
         rest: the id of the input without its messages.
-        omitted: every entry that the model does not receive, or not whole.
+        omitted: every entry that the model receives only in part, or not at all.
     """
 
     closing: tuple[msgspec.Raw, ...]
@@ -71,7 +71,7 @@ def encode_node(
     """Return a node's canonical JSON.
 
     Args:
-        closing: and ``messages``: canonical JSON, with commas between; of the others see ``Node``.
+        closing: like ``messages``, canonical JSON values separated by commas. See ``Node`` for the rest.
     """
     rest_of_it = canonical({"prefix_hash": prefix_hash, "previous": previous, "rest": rest})
     return b"".join(
@@ -89,10 +89,10 @@ def encode_node(
 
 
 def decode_node(data: bytes) -> Node:
-    """Return the node that an artifact holds.
+    """Decode the node in an artifact.
 
     Raises:
-        InputNotWhole: if it holds none.
+        InputNotWhole: the artifact is not a node.
     """
     try:
         return _node_decoder.decode(data)
@@ -107,7 +107,7 @@ def assemble_input(input_ref: str, fetch: Callable[[str], bytes]) -> bytes:
         fetch: returns the bytes of an artifact.
 
     Raises:
-        InputNotWhole: if an artifact has other bytes than its id says, or is not a part of an input.
+        InputNotWhole: the bytes of an artifact do not match its id, or it is not a part of an input.
     """
     newest = decode_node(_fetch_verified(input_ref, fetch))
     nodes = [newest]

@@ -1,8 +1,8 @@
-"""Decoders that are built when they are first used.
+"""Decoders that are built on first use.
 
-``msgspec`` builds a decoder from all structs that its type names, which takes up to a millisecond. A
-start decodes almost nothing, so it does not wait for that. ``build_all`` builds them before somebody
-needs them.
+``msgspec`` builds a decoder from all structs that its type names, which takes up to a millisecond. The
+daemon decodes almost nothing at its start, so the start does not wait for that. ``build_all`` builds the
+decoders before they are needed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ T = TypeVar("T")
 
 
 class LateDecoder(Generic[T]):
-    """A JSON decoder for values of one type, as ``msgspec.json.Decoder``.
+    """A JSON decoder for values of one type, like ``msgspec.json.Decoder``.
 
-    Make it at the level of a module: it is kept for ever.
+    Create it at module level, because it is never freed.
     """
 
     def __init__(self, kind: type[T] | UnionType) -> None:
@@ -30,7 +30,7 @@ class LateDecoder(Generic[T]):
         _unbuilt.append(self)
 
     def build(self) -> None:
-        """Build it. Two threads may do so, one after the other; either result is good."""
+        """Build the decoder. Two threads may both do so, one after the other; either result is valid."""
         self.decode = json_decoder(self._kind).decode
 
     def _build_and_decode(self, line: bytes | str | msgspec.Raw) -> T:

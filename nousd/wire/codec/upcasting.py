@@ -1,20 +1,19 @@
-"""Event lines of earlier versions, read as lines of the current one.
+"""Upcast event lines of earlier versions to the current version.
 
-A line in the log is never rewritten for a new version (only deltas that are joined are written in the
-current form). It keeps the version it was written as (the column
-``schema_version``), and is upcast each time it is read: one step from each version to the next, until
-it is what the current code would have written. So readers know one form of each event, and no event
-is ever invented: what an earlier version did not log at all is not there
+A line in the log is never rewritten for a new version (only joined deltas are written in the current
+form). It keeps the version that wrote it (the column ``schema_version``) and is upcast each time it is
+read, one version at a time, to the line that the current code would have written. So readers know one
+form of each event. No event is invented: what an earlier version did not log stays missing
 (protocol/semantics/compatibility.md).
 
-To change events: a new type, or a new key that may be missing, needs nothing here. A key that is
-required from now on, or means something else, needs the next ``EVENT_SCHEMA_VERSION``, a step in
-``STEPS``, a store of the version before in ``fixtures/stores/``, and a migration, if only an empty one,
-so that an older daemon refuses the file when it opens it and not in the middle of reading.
+To change events: a new type or a new optional key needs nothing here. A key that becomes required, or
+changes its meaning, needs the next ``EVENT_SCHEMA_VERSION``, a step in ``STEPS``, a store of the
+previous version in ``fixtures/stores/``, and a migration, even if an empty one, so that an older daemon
+refuses the file when it opens it and not in the middle of reading.
 
-The other JSON in the store, the bodies of entries and inputs and the settings of sessions, has no
-version and is not lifted: its structs (``wire.entries``, ``wire.inputs.QueuedInput``) only ever gain
-fields that may be missing.
+The other JSON in the store (the bodies of entries and inputs, the settings of sessions) has no version
+and is not upcast: its structs (``wire.objects.entries``, ``wire.objects.inputs.QueuedInput``) only ever
+gain optional fields.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ Step = Callable[[Payload], Payload]
 
 
 def lift(line: bytes, version: int) -> bytes:
-    """Return the line as the current version would have written it: same id, type and time.
+    """Return the line as the current version would have written it, with the same id, type and time.
 
     Args:
-        line: a whole event line with its LF, as it was written by that version.
+        line: a whole event line with its LF, as that version wrote it.
 
     Raises:
         StoreTooNew: a later version wrote it.
-        StoreError: no version that there was wrote it.
+        StoreError: the version never existed.
     """
     if version == EVENT_SCHEMA_VERSION:
         return line
@@ -76,19 +75,19 @@ def _line(event: EventLine, payload: Payload) -> bytes:
 
 
 def _first_attempt(payload: Payload) -> Payload:
-    """Add the attempt: version 1 never repeated a call."""
+    """Add ``attempt``: version 1 never repeated a call."""
     return {**payload, "attempt": msgspec.Raw(b"1")}
 
 
 def _first_contract(payload: Payload) -> Payload:
-    """Add the contract version: version 2 knew one contract only."""
+    """Add ``contract_version``: version 2 had only one contract."""
     return {**payload, "contract_version": msgspec.Raw(b'"1"')}
 
 
 STEPS: Final[dict[int, dict[str, Step]]] = {
     1: {"tool_call_started": _first_attempt},
     2: {"session_created": _first_contract},
-    3: {},  # what version 4 tells of calls may be missing
+    3: {},  # the keys that version 4 added to calls are optional
 }
 """version -> type -> function from a payload of this version to one of the next."""
 

@@ -1,8 +1,7 @@
-"""Describe a fault of a payload in one sentence, with the field and, if there is one, its bound.
+"""Describe a fault in a payload in one sentence, with the field and, if there is one, its bound.
 
-The sentence is made from the type and bounds in the field's JSON Schema, and from the place where
-msgspec found the fault; no text of a parser reaches a client. ``commands.MESSAGES`` has the few
-sentences that differ.
+The sentence is made from the type and bounds in the field's JSON Schema, and from the position at which
+msgspec found the fault; no text of a parser reaches a client. ``commands.MESSAGES`` has the exceptions.
 """
 
 from __future__ import annotations
@@ -59,13 +58,13 @@ def describe_fault(
 
 
 _PLACE: Final = re.compile(r" - at `\$(\[(\d+)\])?\.(\w+)(\S*)`")
-"""The place of a fault in a struct in the field, or in a list in it, such as ``attachments[0].name``."""
+"""The position of a fault in a field's struct or list of structs, such as ``attachments[0].name``."""
 
 
 def _field_inside(
     field: msgspec.structs.FieldInfo, name: str
 ) -> tuple[type[Any], msgspec.structs.FieldInfo]:
-    """Return the struct in a field, or in a list in it, and the struct's field of that name."""
+    """Return the type of a field's struct, or list of structs, and its field of that name."""
     described = msgspec.inspect.type_info(field.type)
     choices = described.types if isinstance(described, msgspec.inspect.UnionType) else (described,)
     items = (each.item_type if hasattr(each, "item_type") else each for each in choices)
@@ -99,7 +98,7 @@ def _describe(
 
 
 def _alternatives(type_: Any) -> list[dict[str, Any]]:
-    """Return the JSON Schemas of the values that a field may have, without ``null``."""
+    """Return the JSON Schemas of the alternatives of a field's type, without ``null``."""
     schema = msgspec.json.schema(type_)
     return [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
 
@@ -124,11 +123,11 @@ def _describe_type(schema: dict[str, Any]) -> str:
 
 
 _ITEM: Final = re.compile(r" - at `\$((?:\[(?:\d+|\.{3})\])+)`")
-"""The place of a fault in an item of a list or a value in an object, however deep."""
+"""The position of a fault in an item of a list or a value in an object, at any depth."""
 
 
 def _describe_type_at(place: str, schema: dict[str, Any]) -> str:
-    """Return the expected type at a place inside a value with that schema."""
+    """Return the expected type at a position inside a value with that schema."""
     for _ in range(place.count("[")):
         schema = schema["items"] if "items" in schema else schema["additionalProperties"]
     return _describe_type(schema) + (" that is not empty" if "minLength" in schema else "")
@@ -141,7 +140,7 @@ _UNKNOWN: Final = re.compile(r"^Object contains unknown field `(.*)`", re.DOTALL
 
 
 def _limit(name: str, error: str) -> str | None:
-    """Return the message for a value past its bound; None if that is not the fault."""
+    """Return the message for a value that exceeds its bound; None if that is not the fault."""
     match = _BOUND.search(error)
     if match is None:
         return None

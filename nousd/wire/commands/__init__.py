@@ -4,11 +4,11 @@ The struct's fields are the contract: a required field has no default, ``null`` 
 ``None`` is. ``COMMANDS`` maps the wire's ``type`` to the struct. This package does not know what the
 daemon does with a command.
 
-The structs are in modules by subject; this one has the tables that list them all, and other rooms
-import them from here.
+The structs are in modules by subject. This module has the tables of all of them, and other rooms import
+them from here.
 
-Messages: a missing or wrongly typed required field is reported as "<field> is required", because v1
-clients know that; ``MESSAGES`` holds the few texts that differ.
+A required field that is missing or has the wrong type is reported as "<field> is required", a message
+that v1 clients know; ``MESSAGES`` has the exceptions.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ MESSAGES: Final[dict[tuple[type[Command], str], tuple[str, str]]] = {
         "media_type must be a media type like image/png",
     ),
 }
-"""(struct, field) -> v1's texts for (missing or not of the outer type, of a wrong inner value)."""
+"""(struct, field) -> v1's messages for (a missing value or a wrong outer type, a wrong inner value)."""
 
 LENIENT: Final[frozenset[tuple[type[Command], str]]] = frozenset(
     {(GetMessages, "session_id"), (GetMessages, "leaf_id")}

@@ -1,4 +1,4 @@
-"""The base of all command payloads, and how one names its response."""
+"""The base classes of command payloads."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ R = TypeVar("R")
 class AnsweredBy(Command, Generic[R], frozen=True, kw_only=True):
     """A command and the payload of its response: ``class GetState(AnsweredBy[State], ...)``.
 
-    The type in the brackets is for type checkers and for ``responses_of``; it does not show on the wire.
+    The type in the brackets is for type checkers and ``responses_of``; it is not part of the wire.
     """

@@ -27,7 +27,7 @@ from nousd.wire.responses import (
 
 
 class AddMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Add an MCP server permanently, or to one session, or replace one that was added before."""
+    """Add an MCP server, permanently or to one session, or replace one added before."""
 
     name: ServerName
     session_id: Name | None = None
@@ -45,14 +45,14 @@ class AddMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class RemoveMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Remove an MCP server that was added by ``add_mcp``, with its tools; calls under way fail."""
+    """Remove an MCP server added by ``add_mcp``, and its tools; calls in progress fail."""
 
     name: ServerName
     session_id: Name | None = None
 
 
 class RestartMcp(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Close the connection to an MCP server, also a configured one, and connect again at once."""
+    """Close the connection to an MCP server, configured or added, and reconnect at once."""
 
     name: ServerName
     session_id: Name | None = None
@@ -79,7 +79,7 @@ class GetCapabilities(AnsweredBy[Capabilities], frozen=True, kw_only=True):
 
 
 class ListModels(AnsweredBy[Models], frozen=True, kw_only=True):
-    """List the available models: those that the providers' servers list, and configured ones."""
+    """List the available models, from the providers' servers and from the configuration."""
 
     provider: Name | None = None
     refresh: bool = False

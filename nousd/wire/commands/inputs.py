@@ -1,6 +1,6 @@
 """Commands that send texts to a session, manage its queue, and stop and resume its runs.
 
-The order in which texts are consumed is in ``nousd.machine.session.queue``.
+``nousd.machine.session.queue`` defines the order in which texts are consumed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AttachmentsGiven = Annotated[tuple[AttachmentGiven, ...], Meta(max_length=ATTACH
 
 
 class Prompt(AnsweredBy[Accepted | Result], frozen=True, kw_only=True):
-    """Start a run; ``wait`` chooses whether the response comes at once or when the run has ended."""
+    """Start a run; ``wait`` selects whether the response comes at once or after the run has ended."""
 
     text: Text
     text_ref: Name | None = None
@@ -56,7 +56,7 @@ class Prompt(AnsweredBy[Accepted | Result], frozen=True, kw_only=True):
 
 
 class AppendMessage(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Store a message of the user without starting a run or disturbing one."""
+    """Store a user message without starting a run or disturbing the active one."""
 
     text: Text
     text_ref: Name | None = None
@@ -79,7 +79,7 @@ class Steer(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class FollowUp(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Queue a text for the active run, for when it would otherwise end."""
+    """Queue a text that the active run handles when it would otherwise end."""
 
     text: Text
     text_ref: Name | None = None
@@ -129,7 +129,7 @@ class Promote(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class EditQueued(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Replace the text of a pending input, and its files if any are named; it keeps its place."""
+    """Replace the text of a pending input and, if given, its attachments; it keeps its position."""
 
     input_id: Name
     text: Text

@@ -39,7 +39,7 @@ Newest = Annotated[int, Meta(ge=0, le=PAGE_ROWS_MAX)]
 
 
 SearchCursor = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX + 20)]
-"""The end of a search: the last session, and behind "/" the place in it if it was searched in part."""
+"""Where a search stopped: the last session and, after "/", the position in a partly searched one."""
 
 
 class NewSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
@@ -69,9 +69,7 @@ class SwitchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
 
 
 class BranchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
-    """Copy a session as it is now into a new one and, unless ``activate`` is false, make that the active
-    one.
-    """
+    """Copy a session in its current state and, unless ``activate`` is false, make the copy active."""
 
     session_id: Name | None = None
     parent_id: Name | None = None
@@ -80,7 +78,7 @@ class BranchSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
 
 
 class ListSessions(AnsweredBy[Sessions], frozen=True, kw_only=True):
-    """List sessions, most recently used first. A session has to match all filters that are given."""
+    """List sessions, most recently used first. A session must match all given filters."""
 
     limit: PageSize = 100
     before: Name | None = None
@@ -106,14 +104,14 @@ class SearchSessions(AnsweredBy[SessionMatches], frozen=True, kw_only=True):
 
 
 class GetSession(AnsweredBy[SessionNow], frozen=True, kw_only=True):
-    """Read everything about one session and, if asked for, its newest messages."""
+    """Read everything about one session and, if requested, its newest messages."""
 
     session_id: Name
     messages: Newest = 0
 
 
 class UpdateSession(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Update the metadata, rules and sampling of a session; keys that are left out stay as they are."""
+    """Update the metadata, rules and sampling of a session; omitted keys are unchanged."""
 
     session_id: Name
     name: Name | UnsetType = UNSET
@@ -131,16 +129,14 @@ class RenameSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
 
 
 class MarkSeen(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Note that the user has seen a session up to an entry, its leaf if none is named."""
+    """Record that the user has seen a session up to an entry, by default up to its leaf."""
 
     session_id: Name | None = None
     entry_id: Name | None = None
 
 
 class DeleteSession(AnsweredBy[SessionDeleted], frozen=True, kw_only=True):
-    """Delete a session's content for good, at once or in some time, with the sessions that its tasks
-    made.
-    """
+    """Permanently delete the content of a session and of its tasks' sessions, at once or later."""
 
     session_id: Name
     abort: bool = False
@@ -148,13 +144,13 @@ class DeleteSession(AnsweredBy[SessionDeleted], frozen=True, kw_only=True):
 
 
 class RestoreSession(AnsweredBy[SessionSelected], frozen=True, kw_only=True):
-    """Keep a session whose deletion is scheduled, with the sessions that its tasks made."""
+    """Cancel the scheduled deletion of a session and of its tasks' sessions."""
 
     session_id: Name
 
 
 class GetState(AnsweredBy[State], frozen=True, kw_only=True):
-    """Read the state for a status line and for reconnecting."""
+    """Read a session's state, for a status line or after a reconnection."""
 
     session_id: Name | None = None
 
@@ -168,25 +164,25 @@ class SetModel(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class SetRuntime(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Set the runtime that carries out the session's next runs; null leaves that to the daemon."""
+    """Set the runtime of the session's next runs; null leaves the choice to the daemon."""
 
     runtime: Name | None
     session_id: Name | None = None
 
 
 class GetAuthStatus(AnsweredBy[AuthStatus], frozen=True, kw_only=True):
-    """Tell whether a runtime's program is logged in for a namespace, and how to do that."""
+    """Report whether a runtime's program is logged in for a namespace, and how to log in."""
 
     runtime: Name
     namespace: Namespace = DEFAULT_NAMESPACE
 
 
 class GetRuntimes(AnsweredBy[Runtimes], frozen=True, kw_only=True):
-    """List the runtimes that sessions can work with."""
+    """List the runtimes that sessions can use."""
 
 
 class SetThinking(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Set how much the session's model reasons, from its next call on; null leaves that to the model."""
+    """Set how much the session's model reasons, from its next call on; null leaves it to the model."""
 
     level: Thinking | None
     session_id: Name | None = None

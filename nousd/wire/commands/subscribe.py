@@ -14,7 +14,7 @@ KeepaliveSeconds = Annotated[float, Meta(ge=KEEPALIVE_SECONDS_MIN, le=KEEPALIVE_
 
 
 class Subscribe(Command, frozen=True, kw_only=True):
-    """Choose which events follow on the event socket, and from where."""
+    """Select the events that the event socket sends, and the cursor after which they start."""
 
     after: OptionalCursor = None
     session_id: Name | None = None

@@ -32,7 +32,7 @@ RuleText = Annotated[str, Meta(min_length=1, max_length=RULE_CHARS_MAX)]
 """A rule as written in the settings, such as ``bash(git status)``."""
 
 ProjectPath = Annotated[str, Meta(min_length=1, max_length=PATH_CHARS_MAX)]
-"""A file in the ``.nousd`` folder of a project; relative ones start at the project's root."""
+"""A file in the ``.nousd`` folder of a project; relative paths start at the project's root."""
 
 Reason = Annotated[str, Meta(max_length=REASON_CHARS_MAX)]
 """The user's reason."""
@@ -72,20 +72,20 @@ class ConfirmTool(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class ListPermissions(AnsweredBy[Permissions], frozen=True, kw_only=True):
-    """Read which calls wait for the user, which requests expired, and which rules are in force."""
+    """List the pending approvals, the expired requests, and the rules in force."""
 
     session_id: Name | None = None
 
 
 class RevokePermission(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Revoke a rule that the user granted, for a session or for good."""
+    """Revoke a rule that the user granted, for a session or permanently."""
 
     rule: RuleText
     session_id: Name | None = None
 
 
 class Trust(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Trust a file of the project as long as its content has this hash."""
+    """Trust a project file as long as its content has this hash."""
 
     hash: Name
     path: ProjectPath | None = None
@@ -93,14 +93,14 @@ class Trust(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class Untrust(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Withdraw the trust in a file of a project, whatever its hash is."""
+    """Withdraw trust in a project file, whatever its hash."""
 
     path: ProjectPath | None = None
     workspace: Folder | None = None
 
 
 class ListTrust(AnsweredBy[ProjectFiles], frozen=True, kw_only=True):
-    """Read what a project's files add, and which files are trusted."""
+    """List a project's settings files, the settings that they add, and which files are trusted."""
 
     workspace: Folder | None = None
 
@@ -112,13 +112,13 @@ class GetTodos(AnsweredBy[TodosNow], frozen=True, kw_only=True):
 
 
 class ListQuestions(AnsweredBy[Questions], frozen=True, kw_only=True):
-    """Read which questions of tools wait for an answer."""
+    """List the questions of tools that wait for an answer."""
 
     session_id: Name | None = None
 
 
 class AnswerQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Answer a ``question_asked``: one answer for each of its questions, in their order."""
+    """Answer a ``question_asked``: one answer for each of its questions, in order."""
 
     question_id: Name
     answers: Annotated[tuple[QuestionAnswer, ...], Meta(max_length=ANSWERS_MAX)]
@@ -126,7 +126,7 @@ class AnswerQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class RejectQuestion(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Reject a question without an answer. The tool learns of it and the run goes on."""
+    """Reject a question without an answer. The tool receives the rejection and the run continues."""
 
     question_id: Name
     reason: Reason | None = None
@@ -140,7 +140,7 @@ class ListAgents(AnsweredBy[Agents], frozen=True, kw_only=True):
 
 
 class CallTool(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Run one tool without a model, through the same gate as a model's calls."""
+    """Run one tool without a model, through the same permission gate as a model's calls."""
 
     tool: Name
     args: dict[str, Any] = {}  # noqa: RUF012  made anew for each

@@ -6,8 +6,8 @@ ask for them receive. Fields without a default are required keys; ``session_id``
 Events are facts. Everything the daemon knows is a fold over them, so an event carries what a reader
 needs to fold it and never a reference to something outside the log.
 
-This module has the frozen types, the events of runs and queues, and the tables of all types. The other
-events are in the modules of this package by subject.
+This module has the frozen types, the events of runs and queues, and the tables of all types; the other
+events are in modules by subject.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ from nousd.wire.objects.workers import TaskOrigin
 class AgentStart(RunEvent, frozen=True, kw_only=True):
     """A run begins.
 
-    ``runtime_version`` is that of the agent program that carries it out.
-    ``v1_scope`` is present if clients that name no session reach it from the start; ``task``, the
-    call that it works for, if it is the run of a task.
+    ``runtime_version`` is the version of the agent program that executes the run.
+    ``v1_scope`` is present if clients that name no session reach the run from its start. ``task``, the
+    call that the run works for, is present if it is the run of a task.
     """
 
     runtime: str
@@ -95,7 +95,7 @@ class TurnEnd(TurnEvent, frozen=True, kw_only=True):
 
 
 class MessageStart(TurnEvent, frozen=True, kw_only=True):
-    """A message begins. A message of the user has its text here."""
+    """A message begins. A user message has its text here."""
 
     message_id: str
     role: Literal["user", "assistant"]
@@ -137,7 +137,7 @@ class Status(RunEvent, frozen=True, kw_only=True):
 
 
 class Warning(RunEvent, frozen=True, kw_only=True):
-    """Something went wrong; the run goes on or is being ended."""
+    """Something went wrong; the run continues or is already ending."""
 
     code: str
     message: str
@@ -147,7 +147,7 @@ class Warning(RunEvent, frozen=True, kw_only=True):
 
 
 class Error(RunEvent, frozen=True, kw_only=True):
-    """The run cannot go on; its ends follow."""
+    """The run cannot continue; its closing events follow."""
 
     code: str
     message: str
@@ -181,7 +181,7 @@ class QueueUpdate(Event, frozen=True, kw_only=True):
 
 
 class RunAborting(RunEvent, frozen=True, kw_only=True):
-    """An abort was accepted; the run's ends follow."""
+    """An abort was accepted; the run's closing events follow."""
 
     keep_queue: Literal[True] | UnsetType = UNSET
     client_id: str | UnsetType = UNSET
@@ -198,7 +198,7 @@ class V1ScopeEntered(RunEvent, frozen=True, kw_only=True):
 
 
 class SessionDeleteDeferred(RunEvent, frozen=True, kw_only=True):
-    """A session was to be deleted with ``abort``; its active run is stopped first."""
+    """The deletion of a session with ``abort`` is deferred until its active run has stopped."""
 
 
 class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
@@ -210,7 +210,7 @@ class ReasoningUpdate(TurnEvent, frozen=True, kw_only=True):
 
 
 class SubagentText(TurnEvent, frozen=True, kw_only=True):
-    """A subagent of the agent program says something to its agent; part of no message."""
+    """A text from a subagent of the agent program to its agent; it is not part of a message."""
 
     text: str
     runtime_tool_call_id: str
@@ -233,7 +233,7 @@ FROZEN_EVENTS: Final[dict[str, type[Event]]] = {
     "warning": Warning,
     "error": Error,
 }
-"""The types that every client gets without asking."""
+"""The types that every client receives without asking."""
 
 EVENTS: Final[dict[str, type[Event]]] = {
     **FROZEN_EVENTS,
@@ -274,17 +274,17 @@ EVENTS: Final[dict[str, type[Event]]] = {
     "input_handled": InputHandled,
     "trust_updated": TrustUpdated,
 }
-"""type on the wire -> payload struct; every event there is."""
+"""type on the wire -> payload struct, for all events."""
 
 EVENT_TYPES: Final[dict[type[Event], str]] = {struct: name for name, struct in EVENTS.items()}
 
 DELTA_EVENTS: Final[frozenset[str]] = frozenset(
     {"message_update", "tool_execution_update", "reasoning_update", "tool_call_output"}
 )
-"""Committed without fsync: their texts are in the ``*_end`` or ``tool_call_completed`` that follows.
+"""Types committed without fsync: the ``*_end`` or ``tool_call_completed`` that follows has their texts.
 
-Once they are old, one event of each type replaces all of a message (``machine.retention``): its
-``joined_from`` is the cursor of the first event that it replaces.
+Once they are old, one event of each type replaces all deltas of a message or call
+(``machine.projection.retention``); its ``joined_from`` is the cursor of the first event it replaces.
 """
 
 
@@ -294,7 +294,7 @@ UNUSING_EVENTS: Final[frozenset[str]] = DELTA_EVENTS | {
     "session_restored",
     "mcp_server_status",
 }
-"""Those that leave the time at which their session was last used."""
+"""Types that do not count as use of their session: they leave its last-used time unchanged."""
 
 
 def thread_of(event: Event) -> str | None:

@@ -19,7 +19,7 @@ EndStatus = Literal["completed", "cancelled", "error", "timeout", "interrupted"]
 """How a run ended."""
 
 CutOff = Literal["aborted", "error", "interrupted", "timeout"]
-"""Why something did not come to its own end."""
+"""Why a message or a call was cut off."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,7 +39,7 @@ class McpServerStatus(Event, frozen=True, kw_only=True):
 
 
 class TrustUpdated(Event, frozen=True, kw_only=True):
-    """The user trusts a file of a project as long as it has this hash; with null, no longer."""
+    """The user trusts a project file as long as it has this hash; null withdraws the trust."""
 
     path: str
     hash: str | None

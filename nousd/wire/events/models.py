@@ -12,7 +12,7 @@ from nousd.wire.objects.entries import Sampling, Thinking, Usage
 
 
 class Omitted(msgspec.Struct, frozen=True):
-    """An entry of the context that the model does not receive, or not whole."""
+    """An entry of the context that the model receives only in part, or not at all."""
 
     entry_id: str
     reason: str
@@ -22,11 +22,11 @@ Saving = Literal["full", "previews", "compacted", "oldest_dropped"]
 """How a transcript was fitted into a model's window."""
 
 Purpose = Literal["answer", "summary"]
-"""What a model is asked for: to go on, or to summarise what a compaction cuts off."""
+"""The purpose of a model call: to answer, or to summarize the entries that a compaction cuts off."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where a part of the system prompt came from, or would have come from."""
+    """The source of a part of the system prompt, used or left out."""
 
     kind: Literal[
         "system_prompt",

@@ -21,8 +21,8 @@ CONTRACT_VERSION: Final = "1"
 
 
 class SessionCreated(Event, frozen=True, kw_only=True):
-    """A session was created. A branch holds from the start what its parent held then. Only earlier
-    versions wrote ``steering_mode``, ``follow_up_mode`` and ``active_tools``; they are ignored.
+    """A session was created. A branch starts with its parent's values of that time. Only earlier
+    versions wrote ``steering_mode``, ``follow_up_mode`` and ``active_tools``, which are ignored.
     """
 
     created_at: str
@@ -53,8 +53,8 @@ class SessionCreated(Event, frozen=True, kw_only=True):
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):
-    """Settings, leaf or metadata changed. Only what changed is present; null unsets a field. Without a
-    session the daemon's own settings changed.
+    """Settings, leaf or metadata changed. Only changed keys are present; null unsets one. An empty
+    ``session_id`` means the daemon's own settings.
     """
 
     name: str | UnsetType = UNSET
@@ -80,7 +80,7 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
 
 
 class AgentSession(Event, frozen=True, kw_only=True):
-    """An agent program began to serve a session, or agrees with our transcript up to ``leaf_id``."""
+    """An agent program began to serve a session, or has its transcript up to ``leaf_id``."""
 
     runtime: str
     agent_session_id: str
@@ -93,13 +93,13 @@ class AgentSession(Event, frozen=True, kw_only=True):
 
 
 class SessionSeen(Event, frozen=True, kw_only=True):
-    """The user has seen the session up to this entry. Its place in lists stays."""
+    """The user has seen the session up to this entry. Its position in lists does not change."""
 
     entry_id: str
 
 
 class SessionActivated(Event, frozen=True, kw_only=True):
-    """This session is the active one from here on."""
+    """The session became the active one."""
 
 
 class SessionDeleted(Event, frozen=True, kw_only=True):
@@ -107,17 +107,17 @@ class SessionDeleted(Event, frozen=True, kw_only=True):
 
 
 class SessionDeletionScheduled(Event, frozen=True, kw_only=True):
-    """The session is deleted at this time, unless it is restored before. Until then it does no work."""
+    """The session will be deleted at ``delete_at`` unless it is restored. Until then it does no work."""
 
     delete_at: str
 
 
 class SessionRestored(Event, frozen=True, kw_only=True):
-    """The session is not deleted after all, and works again."""
+    """The scheduled deletion was cancelled; the session works again."""
 
 
 class SessionAttached(Event, frozen=True, kw_only=True):
-    """The session works in another workspace from here on."""
+    """The session moved to another workspace."""
 
     workspace: str
     attached_from: str
@@ -127,7 +127,7 @@ class SessionAttached(Event, frozen=True, kw_only=True):
 
 
 class WorkspaceOverrideGranted(Event, frozen=True, kw_only=True):
-    """Paths outside the workspace may be asked about until ``expires_at``."""
+    """Calls may request approval for paths outside the workspace until ``expires_at``."""
 
     ttl_seconds: int
     expires_at: str

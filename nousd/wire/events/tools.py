@@ -1,8 +1,8 @@
 """The events of tool calls: the frozen ones, and the steps for subscribers that ask for them.
 
-The steps (``tool_call_*``, ``permission_requested``) belong to a run, or to none where a client called
-the tool itself. Keys that a log of an earlier version may lack have a default; current versions always
-write ``input_hash``.
+The steps (``tool_call_*``, ``permission_requested``) belong to a run, or to none if a client called the
+tool itself. Keys that logs of earlier versions may lack have a default; current versions always write
+``input_hash``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from nousd.wire.objects.workers import Origin
 
 
 class ToolExecutionEvent(TurnEvent, frozen=True, kw_only=True):
-    """An event of a call that every client gets."""
+    """Base of the tool call events that every client receives."""
 
     tool_call_id: str
     tool_name: str
 
 
 class ToolExecutionStart(ToolExecutionEvent, frozen=True, kw_only=True):
-    """A tool call's turn has come; it may still be skipped or denied."""
+    """A tool call is next; it may still be skipped or denied."""
 
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
@@ -59,7 +59,7 @@ class ToolExecutionUpdate(ToolExecutionEvent, frozen=True, kw_only=True):
 
 
 class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
-    """The tool call is over."""
+    """The tool call has ended."""
 
     result: str
     is_error: bool
@@ -78,8 +78,8 @@ class ToolExecutionEnd(ToolExecutionEvent, frozen=True, kw_only=True):
 class ToolCallEvent(Event, frozen=True, kw_only=True):
     """A step of one tool call.
 
-    ``attempt`` counts from 1 how often that very call was requested. ``input_hash`` is of the tool's
-    name and the arguments that run, or would. A client's own call has neither run nor turn.
+    ``attempt`` counts the requests of the same call, from 1. ``input_hash`` is the hash of the tool's
+    name and of the arguments that run, or would run. A client's own call has neither run nor turn.
     """
 
     run_id: str | UnsetType = UNSET
@@ -91,12 +91,12 @@ class ToolCallEvent(Event, frozen=True, kw_only=True):
 
     @property
     def call(self) -> dict[str, Any]:
-        """The keys by which each event of the call names it."""
+        """The keys that identify the call in each of its events."""
         return {key: getattr(self, key) for key in ToolCallEvent.__struct_fields__}
 
 
 class ToolCallRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """The call's turn has come; whether it may run is decided next."""
+    """A tool call is next; the policy decision follows."""
 
     args: dict[str, Any]
     runtime_tool_call_id: str | UnsetType = UNSET
@@ -127,7 +127,7 @@ class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class PermissionRequested(ToolCallEvent, frozen=True, kw_only=True):
-    """A user is asked whether the call may run; it waits until ``expires_at``."""
+    """The user is asked to approve the call, which waits until ``expires_at``."""
 
     input_hash: str
     args: dict[str, Any]
@@ -164,7 +164,7 @@ class ToolCallDenied(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
-    """The call is about to have an effect; from here on it is never run again by itself."""
+    """The call is about to have an effect; from here on it is never repeated automatically."""
 
     executed_by: ExecutedBy | UnsetType = UNSET
     permission_mode: PermissionMode | UnsetType = UNSET
@@ -172,7 +172,7 @@ class ToolCallStarted(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
-    """A piece of the output of a client's own call, or of a call that waits for its bracket."""
+    """Output of a client's own call, or of a call whose ``tool_execution_start`` is still held back."""
 
     delta: str
     joined_from: str | UnsetType = UNSET
@@ -180,7 +180,7 @@ class ToolCallOutput(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class ToolCallCompleted(ToolCallEvent, frozen=True, kw_only=True):
-    """A call that was started is over; it has either ``duration_ms`` or a ``stop_reason``."""
+    """A started call has ended; the event has either ``duration_ms`` or ``stop_reason``."""
 
     is_error: bool
     duration_ms: int | UnsetType = UNSET
@@ -207,7 +207,7 @@ class QuestionAsked(ToolCallEvent, frozen=True, kw_only=True):
 
 
 class QuestionAnswered(ToolCallEvent, frozen=True, kw_only=True):
-    """The user has answered, one answer for each question, in their order."""
+    """The user has answered: one answer for each question, in order."""
 
     question_id: str
     answers: tuple[QuestionAnswer, ...]

@@ -1,4 +1,4 @@
-"""What is known of an external agent that serves a session."""
+"""The session of an external agent program that serves a nousd session."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 ResumeKind = Literal["new", "native", "reconstruct"]
-"""How an agent program began: with nothing, with its own session, or told our transcript."""
+"""How an agent program started: empty, with its own earlier session, or from nousd's transcript."""
 
 
 class AgentSessionFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The program's own session. It knows our transcript up to ``leaf_id``, if that is set; ``basis``
-    stands for what it was begun with and keeps for good.
+    """The agent program's own session. It has the transcript up to ``leaf_id``, if that is set.
+    ``basis`` identifies the facts that it was started with and cannot change.
     """
 
     runtime: str

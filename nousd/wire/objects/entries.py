@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from nousd.wire.limits import OUTPUT_TOKENS_MAX, TEMPERATURE_MAX, TOP_P_MAX
 
 TurnKind = Literal["prompt", "steer", "follow_up", "resume"]
-"""What a turn handles. ``resume`` continues an unanswered leaf and has no input of its own."""
+"""The kind of input of a turn. ``resume`` continues an unanswered leaf and has no input of its own."""
 
 StopReason = Literal["stop", "length", "tool_use", "aborted", "error", "interrupted", "timeout"]
 """Why an assistant message ended. ``aborted``, ``error``, ``interrupted`` and ``timeout`` leave
@@ -29,7 +29,7 @@ PermissionMode = Literal["ask", "auto", "yolo"]
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a model samples its answer, and how long it may be. The provider decides what is left out."""
+    """How a model samples its answer, and its maximum length. The provider decides omitted values."""
 
     temperature: Annotated[float, Meta(ge=0, le=TEMPERATURE_MAX)] | UnsetType = UNSET
     top_p: Annotated[float, Meta(ge=0, le=TOP_P_MAX)] | UnsetType = UNSET
@@ -73,7 +73,7 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReasoningBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """Reasoning in the form that its provider wants back, such as a signed block. It is opaque to
+    """Reasoning in the form in which its provider expects it back, such as a signed block; opaque to
     others.
     """
 
@@ -82,7 +82,7 @@ class ReasoningBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A tool call that a model asked for."""
+    """A tool call in a model's answer."""
 
     tool_call_id: str
     runtime_tool_call_id: str
@@ -148,7 +148,7 @@ class CompactionEntry(
 
 
 Entry = MessageEntry | CompactionEntry
-"""A node of the tree; ``type`` tells which."""
+"""A node of the tree; ``type`` tells its kind."""
 
 
 def parent_of(entry: Entry) -> str | None:

@@ -31,7 +31,7 @@ ToolNames = Annotated[tuple[Name, ...], Meta(max_length=TOOLS_MAX)]
 Folder = Annotated[
     str, Meta(min_length=1, max_length=PATH_CHARS_MAX, examples=["/home/me/project"])
 ]
-"""The absolute path of a folder on the daemon's machine; ``~`` and variables mean nothing in it."""
+"""The absolute path of a folder on the daemon's machine; ``~`` and variables are not expanded."""
 
 
 _TYPE_NAME: Final = r"[A-Za-z0-9!#$&^_.+-]+"
@@ -45,7 +45,7 @@ MediaType = Annotated[
         examples=["image/png"],
     ),
 ]
-"""What bytes are, such as ``text/plain; charset=utf-8``."""
+"""A media type, such as ``text/plain; charset=utf-8``."""
 
 
 ArtifactOffset = Annotated[int, Meta(ge=0, le=2**53)]
@@ -53,7 +53,7 @@ ArtifactOffset = Annotated[int, Meta(ge=0, le=2**53)]
 
 
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_ROWS_MAX)]
-"""Number of rows wanted in one response."""
+"""Maximum number of rows in one response."""
 
 
 # The lookahead is for Python, where $ also matches before a trailing LF.
@@ -68,7 +68,7 @@ OptionalCursor = Cursor | None
 
 
 View = Literal["normalized"]
-"""Other words for the events: see protocol/normalized.md."""
+"""An alternative vocabulary of events (protocol/normalized.md)."""
 
 
 ViewSeq = Annotated[int, Meta(ge=0, le=2**53)]
@@ -80,11 +80,11 @@ EventTypes = Literal["v1", "all"] | Annotated[tuple[Name, ...], Meta(max_length=
 
 
 OutputKind = Literal["stdout", "stderr", "progress"]
-"""What a piece of a tool's output is: a stream of a program, or what an MCP server tells meanwhile."""
+"""The kind of a piece of a tool's output: a stream of a program, or an MCP server's progress report."""
 
 
 QueueRevision = Annotated[int, Meta(ge=0, le=2**53)]
-"""How often a session's queue has changed."""
+"""The number of changes to a session's queue."""
 
 
 QueueMode = Literal["one-at-a-time", "all"]

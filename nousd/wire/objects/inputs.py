@@ -1,6 +1,6 @@
-"""Accepted inputs, and how many are pending, as clients, events and the store see them.
+"""Accepted inputs, and the number of pending ones, as clients, events and the store see them.
 
-The order in which they are consumed is in ``nousd.machine.session.queue``.
+``nousd.machine.session.queue`` defines the order in which they are consumed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nousd.wire.objects.entries import Attachment
 
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An accepted input, or a message that was appended during a run and waits for its place."""
+    """An accepted input, or a message that was appended during a run and is not an entry yet."""
 
     input_id: str
     kind: Literal["prompt", "steer", "follow_up", "message"]

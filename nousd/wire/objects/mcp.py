@@ -1,4 +1,4 @@
-"""How an MCP server is described, and its status."""
+"""The description and the status of an MCP server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nousd.wire.objects.tool_footprint import ToolClass
 SERVER_NAME = r"^[a-z0-9][a-z0-9-]{0,31}$(?!\n)"
 
 ServerName = Annotated[str, Meta(pattern=SERVER_NAME, examples=["files"])]
-"""What a server is called here; its tools are ``mcp__<server>__<tool>``."""
+"""The name of a server in nousd; its tools are ``mcp__<server>__<tool>``."""
 
 Value = Annotated[str, Meta(min_length=1, max_length=MCP_VALUE_CHARS_MAX)]
 Words = Annotated[tuple[Value, ...], Meta(max_length=MCP_VALUES_MAX)]
@@ -30,7 +30,7 @@ TimeoutMs = Annotated[int, Meta(ge=1, le=MCP_TIMEOUT_MS_MAX)]
 ServerTtl = Annotated[int, Meta(ge=1, le=MCP_TTL_SECONDS_MAX)]
 
 McpState = Literal["connecting", "ready", "backoff", "failed"]
-"""``backoff``: it failed and is tried again by itself. ``failed``: it is not, before ``restart_mcp``."""
+"""``backoff``: it failed and is retried automatically. ``failed``: only ``restart_mcp`` retries it."""
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

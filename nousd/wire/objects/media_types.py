@@ -1,7 +1,7 @@
 """The media types of attachments, and a check of bytes against their media type.
 
-The check looks at the first bytes, and whether a text is UTF-8: enough to catch a wrong suffix or a
-wrong claim. It does not know which types a model takes.
+The check looks at the first bytes, and at whether a text is UTF-8: enough to catch a wrong suffix or a
+wrong claim. It does not know which types a model accepts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ PDF: Final = "application/pdf"
 TEXT: Final = "text/plain"
 
 ATTACHABLE: Final = f"{', '.join(IMAGES)}, {PDF} or text/*"
-"""What can be attached, for error messages."""
+"""The media types that can be attached, for error messages."""
 
 _BY_SUFFIX: Final = {
     ".png": "image/png",
@@ -39,7 +39,7 @@ _FIRST_BYTES: Final = {
 }
 
 _PDF_BEGINS_WITHIN: Final = 1024
-"""PDF readers, and models' servers, skip bytes before the header."""
+"""PDF readers and model servers skip bytes before the header."""
 
 
 def bare(media_type: str) -> str:
@@ -54,7 +54,7 @@ def is_attachable(media_type: str) -> bool:
 
 
 def guess_from_name(name: str) -> str:
-    """Return the media type for a file's name; a text unless its suffix is known."""
+    """Return the media type for a file's name; ``text/plain`` unless its suffix is known."""
     return _BY_SUFFIX.get(PurePosixPath(name).suffix.lower(), TEXT)
 
 

@@ -54,7 +54,7 @@ class PendingInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WindowMetrics(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest events, as they are kept in memory for subscribers."""
+    """The window of newest events that is kept in memory for subscribers."""
 
     events: int
     bytes: int

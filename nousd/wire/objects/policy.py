@@ -1,4 +1,4 @@
-"""Policy decisions on tool calls, and where and how a call was executed."""
+"""Policy decisions about tool calls, and where and how a call was executed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from msgspec import UNSET, UnsetType
 from nousd.wire.objects.entries import PermissionMode
 
 PolicyDecision = Literal["allow", "deny", "ask", "abstain"]
-"""The decision of one source. ``abstain``: it has no opinion."""
+"""The decision of one policy source. ``abstain``: it leaves the decision to the others."""
 
 
 ExecutedBy = Literal["nousd", "mcp", "extension", "runtime"]
-"""Whose code carried a call out: ours, an MCP server's, an extension's, or another agent program's."""
+"""Whose code executed a call: nousd's, an MCP server's, an extension's, or another agent program's."""
 
 
 ExecutionEnv = Literal["host", "sandbox", "remote", "unknown"]
-"""The place of a call's effects: this machine as its user, a sandbox, or another program."""
+"""Where a call has its effects: on this machine as its user, in a sandbox, or in another program."""
 
 
 ConfirmDecision = Literal["once", "session", "always", "deny", "deny_session"]
@@ -30,8 +30,8 @@ its session or in every one; ``deny_session`` denies them in its session.
 ToolCallState = Literal[
     "requested", "waiting", "approved", "denied", "started", "completed", "not_started"
 ]
-"""The state of an attempt at a call. ``waiting``: a user is asked. ``not_started``: it was approved, and
-ended without having started."""
+"""The state of an attempt at a call. ``waiting``: the user is asked. ``not_started``: it was approved
+and ended without having started."""
 
 
 class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -44,14 +44,14 @@ class PolicySource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class PolicySnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The permission mode of a call that started, and the decision of each source, in their order."""
+    """The permission mode of a started call, and the decision of each policy source, in order."""
 
     sources: tuple[PolicySource, ...]
     permission_mode: PermissionMode | UnsetType = UNSET
 
 
 class ObeyedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that a program obeys although its user only looks, such as a repository's config."""
+    """A file that a program obeys even if its user only reads, such as a repository's config."""
 
     path: str
     program: str

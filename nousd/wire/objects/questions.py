@@ -43,7 +43,7 @@ UserQuestions = Annotated[tuple[UserQuestion, ...], Meta(min_length=1, max_lengt
 
 
 class QuestionAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The answer to one question: labels of options, own words, or both."""
+    """The answer to one question: labels of options, free text, or both."""
 
     chosen: Annotated[tuple[str, ...], Meta(max_length=CHOICES_MAX)] = ()
     text: Annotated[str, Meta(max_length=ANSWER_CHARS_MAX)] | UnsetType = UNSET

@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 InputKind = Literal["prompt", "steer", "follow_up", "message"]
-"""How a text was sent; ``message`` means by ``append_message``."""
+"""The command by which a text was sent; ``message`` is ``append_message``."""
 
 
 class Remark(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure of an extension; within a run it would be a ``warning`` event."""
+    """A failure of an extension; in a run it would be a ``warning`` event."""
 
     code: str
     message: str

@@ -1,7 +1,7 @@
 """The client's names and the options that a prompt gives its run.
 
-``agent_start`` carries them, so that the log has the options of each run, and a run that was cut off
-is resumed with the same ones.
+``agent_start`` carries them, so that the log has the options of each run, and an interrupted run is
+resumed with the same options.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run was asked for. The four names are the client's own, and only shown."""
+    """A client's request for a run. The four names are the client's own and only shown."""
 
     client_id: str | UnsetType = UNSET
     agent_id: str | UnsetType = UNSET
@@ -38,4 +38,4 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 NOTHING_ASKED: Final = RunRequest()
-"""A run of which nothing was said."""
+"""A request without names and options."""

@@ -1,4 +1,4 @@
-"""The capabilities of a runtime: clients decide by these, and never by its name."""
+"""The capabilities of a runtime. Clients decide by these, and never by its name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Namespace = Annotated[
         examples=["user:anna"],
     ),
 ]
-"""Whose log-in a runtime's program uses: the user's own (``default``), or somebody else's."""
+"""The owner of the log-in that a runtime's program uses: the daemon's user (``default``) or another."""
 
 
 class RuntimeCapabilities(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -75,8 +75,8 @@ class VersionRange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a runtime's program is logged in, as far as can be seen without asking a server. No
-    secret is in it.
+    """Whether a runtime's program is logged in, as far as can be seen without asking a server. Contains
+    no secrets.
     """
 
     instructions: str

@@ -29,7 +29,7 @@ SessionRuleTexts = Annotated[tuple[SessionRule, ...], Meta(max_length=SESSION_RU
 class SessionRules(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Rules about the tool calls of one session, beside those of the settings."""
+    """Rules about the tool calls of one session, in addition to those of the settings."""
 
     allow: SessionRuleTexts = ()
     ask: SessionRuleTexts = ()

@@ -15,25 +15,26 @@ ToolClass = Literal["read", "write", "exec", "network"]
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """The footprint of one call. A call of no class touches nothing.
+    """The footprint of one call. A call without classes touches nothing.
 
     Args:
-        classes: everything that it may do.
+        classes: everything that the call may do.
         paths: the files and folders it names, relative to the workspace, with every link resolved; a
-            path that leads outside is kept as it was given, because no rule can allow it.
-        links: the real paths of the links by which it names them; only questions and denials are about
-            these, because a permission is about what is touched.
-        outside: the real absolute paths of those that lead outside and that a user can be asked about;
-            ``paths`` has each of them as it was given and as the real path, with ``..``.
+            path that leads outside is kept as given, because no rule can allow it.
+        links: the real paths of the links by which it names them. Only ask and deny rules match these:
+            a permission applies to the resolved paths.
+        outside: the real absolute paths outside the workspace for which approval can be requested;
+            ``paths`` has each of them as given and as the real path, with ``..``.
         command: the command line that it would run.
-        hosts: the hosts it would reach.
-        is_confined: whether a sandbox holds the programs it runs; ``classes`` say if it has a network.
+        hosts: the hosts that it would reach.
+        is_confined: whether its programs run in a sandbox, which has a network if ``classes`` has
+            ``network``.
         is_inside: whether every path leads inside the workspace, or its tool cannot follow one that
             does not.
-        obeyed: why another program would act on what the call writes although its user only looks, for
+        obeyed: why another program would act on the written files even if its user only reads, for
             people; "" if none would. Such a call needs approval like a write to a protected path.
-        definition: short hash of another program's definition of its tool; a permission for one
-            definition does not apply to another.
+        definition: short hash of the tool's definition if another program defines it; a permission for
+            one definition does not apply to another.
     """
 
     classes: frozenset[ToolClass] = frozenset()

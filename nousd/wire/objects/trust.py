@@ -1,4 +1,4 @@
-"""A project's own files: the settings that they add, and whether the user trusts them."""
+"""A project's settings files: the settings that they add, and whether the user trusts them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class ProjectFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A file of a project, of which a part applies only if the user trusts its hash."""
+    """A settings file of a project; a part of it applies only if the user trusts its hash."""
 
     path: str
     hash: str

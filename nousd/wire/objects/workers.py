@@ -52,7 +52,7 @@ class WorkerSpec(
 
 
 class TaskOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """The call of the tool ``task`` that a session was made for, and the run at the top."""
+    """The call of the tool ``task`` that created a session, and the run at the top of the task tree."""
 
     session_id: str
     run_id: str
@@ -63,7 +63,7 @@ class TaskOrigin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an event happened that is reported a second time on the run at the top."""
+    """The run in which an event happened that is reported again on the run at the top."""
 
     session_id: str
     run_id: str

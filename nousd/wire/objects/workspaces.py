@@ -7,11 +7,11 @@ from typing import Literal
 import msgspec
 
 OverrideEnd = Literal["expired", "ended", "replaced", "attached"]
-"""Why an override is over: its time, the user, a newer override, or a move to another workspace."""
+"""Why an override ended: by its time, the user, a newer override, or a move to another workspace."""
 
 
 class OverrideInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """An override of the workspace, and when it ends."""
+    """An active override of the workspace, and the time at which it ends."""
 
     ttl_seconds: int
     expires_at: str

@@ -1,7 +1,7 @@
 """One struct per response of v1: the ``payload`` of a line with ``ok: true``.
 
-Required fields are the frozen keys; a field with a default is an addition that is left out when it
-has nothing to say. ``RESPONSES`` maps the wire's ``type`` to the struct, whichever file describes it.
+Required fields are the frozen keys; a field with a default is an addition, which is omitted when it does
+not apply. ``RESPONSES`` maps the wire's ``type`` to the struct, whichever module defines it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ RESPONSES: Final[dict[str, type[Response]]] = {
     "subscribed": Subscribed,
     "keepalive": Keepalive,
 }
-"""type on the wire -> payload struct. ``extension_result`` has whatever the extension returned."""
+"""type on the wire -> payload struct. The payload of ``extension_result``, the extension's own value,
+has none."""
 
 RESPONSE_TYPES: Final[dict[type[Response], str]] = {
     struct: name for name, struct in RESPONSES.items()

@@ -1,4 +1,4 @@
-"""The response to a command whose effect is told elsewhere."""
+"""The response to commands that have no response type of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nousd.wire.responses.base import Response
 
 
 class Accepted(Response, frozen=True, kw_only=True):
-    """The command was accepted, and is durable."""
+    """The command was accepted and is durable."""
 
     command: str
     run_id: str | UnsetType = UNSET

@@ -1,4 +1,4 @@
-"""Responses about artifacts: uploads in pieces, and parts that are read."""
+"""Responses about artifacts: unfinished uploads, and artifacts that are stored or read."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from nousd.wire.responses.base import Response
 
 
 class Upload(Response, frozen=True, kw_only=True):
-    """A piece was stored; more are to come."""
+    """A piece was stored; the upload is not finished."""
 
     upload_id: str
     received: int
 
 
 class Artifact(Response, frozen=True, kw_only=True):
-    """An artifact that was stored or, with the last three keys, a part of one that is read."""
+    """A stored artifact or, with the last three keys, a part of one."""
 
     artifact_id: str
     media_type: str

@@ -1,4 +1,4 @@
-"""Responses about the daemon itself: that it is there, what it can do, its MCP servers and metrics."""
+"""Responses about the daemon itself: liveness, capabilities, MCP servers and metrics."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from nousd.wire.responses.base import Response
 
 
 class Prices(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """US dollars per million tokens. Cached tokens without a price of their own cost as other input."""
+    """US dollars per million tokens. Cached tokens without their own price cost the input price."""
 
     input: float
     output: float
@@ -32,18 +32,18 @@ class ModelSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class ProviderUnlisted(msgspec.Struct, frozen=True, kw_only=True):
-    """A provider whose server could not be asked for its models."""
+    """A provider whose server did not list its models."""
 
     provider: str
     cause: str
 
 
 Catalog = Literal["server", "config", "none"]
-"""Who says which models a provider has: its server, the configuration alone, or nobody."""
+"""The source of a provider's list of models: its server, the configuration alone, or none."""
 
 
 class ProviderSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A configured provider. It is ``usable`` if nothing is missing to ask it, such as a key."""
+    """A configured provider. It is ``usable`` if nothing that a call needs is missing, such as a key."""
 
     provider: str
     is_default: bool

@@ -16,7 +16,7 @@ from nousd.wire.objects.workers import TaskOrigin
 from nousd.wire.responses.base import Response, RunState
 
 RunStatus = Literal["running", "completed", "cancelled", "error", "timeout", "interrupted"]
-"""Of a run; all but ``running`` are final."""
+"""The status of a run; all but ``running`` are final."""
 
 
 class FlatEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,4 +1,4 @@
-"""The response to ``get_runtimes``."""
+"""The responses to ``get_runtimes`` and ``get_auth_status``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nousd.wire.responses.base import Response
 
 
 class RuntimeSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A runtime that sessions can work with."""
+    """A runtime that sessions can use."""
 
     name: str
     is_default: bool

@@ -1,4 +1,4 @@
-"""Responses about sessions: rows of lists, and everything about one session."""
+"""Responses about sessions: lists, search results, and everything about one session."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Sessions(Response, frozen=True, kw_only=True):
 
 
 class SessionMatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A session that was found, and where: in its title, or in the newest message that matches."""
+    """A session that matches a search, with the match: in its title or its newest matching message."""
 
     session: SessionSummary
     snippet: str
@@ -75,7 +75,7 @@ class SessionMatch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class SessionMatches(Response, frozen=True, kw_only=True):
-    """The sessions that were found."""
+    """The sessions that match a search."""
 
     matches: tuple[SessionMatch, ...]
     has_more: bool
@@ -84,7 +84,7 @@ class SessionMatches(Response, frozen=True, kw_only=True):
 
 
 class SessionNow(Response, frozen=True, kw_only=True):
-    """One session and, if messages were asked for, the newest of them and its failed runs."""
+    """One session and, if messages were requested, the newest of them and its failed runs."""
 
     session: SessionRecord
     transcript: Messages | UnsetType = UNSET
@@ -92,7 +92,7 @@ class SessionNow(Response, frozen=True, kw_only=True):
 
 
 class Attached(Response, frozen=True, kw_only=True):
-    """The workspace of the session from now on, and the one before."""
+    """The session's new workspace, and the one before."""
 
     session_id: str
     workspace: str
@@ -121,7 +121,7 @@ class SessionSelected(Response, frozen=True, kw_only=True):
 
 
 class SessionDeleted(Response, frozen=True, kw_only=True):
-    """Whether the session is deleted, or when it will be, or that a run is stopped first."""
+    """The state of a deletion: done, scheduled for ``delete_at``, or waiting for ``run`` to stop."""
 
     session_id: str
     deleted: bool

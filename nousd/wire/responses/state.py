@@ -22,7 +22,7 @@ class OpenMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(Response, frozen=True, kw_only=True):
-    """The state of a session, true at ``cursor``."""
+    """The state of a session, as of ``cursor``."""
 
     run_state: RunState
     run_id: str

@@ -24,14 +24,14 @@ from nousd.wire.responses.base import Response
 
 
 class ExpiredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A permission request that nobody answered."""
+    """A permission request that expired without an answer."""
 
     request: PermissionRequested
     by: str
 
 
 class RuleInForce(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that calls are judged by, and its origin, for people."""
+    """A rule about tool calls, and its origin, as a text for people."""
 
     decision: Literal["allow", "ask", "deny"]
     rule: str
@@ -165,7 +165,7 @@ class ToolCallRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ToolCallNow(Response, frozen=True, kw_only=True):
-    """One attempt at a tool call, as it is now."""
+    """The current state of one attempt at a tool call."""
 
     call: ToolCallRecord
 
