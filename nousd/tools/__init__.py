@@ -1,1 +1,1 @@
-"""Tools that models can call, and the sandboxes around them; see ``interface``."""
+"""Tools that models can call, and the sandboxes of their processes; see ``interface``."""

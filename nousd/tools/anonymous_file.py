@@ -1,6 +1,6 @@
-"""Bytes for a program that is about to start, in a file without a name.
+"""An anonymous file that passes bytes to a child program.
 
-Unlike arguments and environment, no other process on the machine can see them. Blocks.
+Unlike arguments and the environment, the bytes are not shown to other processes of the machine. Blocks.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ def anonymous_file(label: str, data: bytes) -> Iterator[int]:
     """Provide a descriptor of an anonymous file with the data, for child programs to inherit.
 
     Args:
-        label: shown by the kernel, for people who look for a leak.
+        label: shown by the kernel, so that people can find a leak.
 
     Raises:
-        OSError: there is no memory, or no free descriptor.
+        OSError: memory or descriptors are exhausted.
     """
     descriptor = os.memfd_create(label)
     try:
         written = 0
         while written < len(data):
-            # Who inherits it reads from the beginning.
+            # The offset stays at the start, where the child begins to read.
             written += os.pwrite(descriptor, data[written:], written)
         yield descriptor
     finally:

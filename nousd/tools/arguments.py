@@ -1,11 +1,11 @@
 """The arguments of a tool: the schema that models receive, and the validation against that same schema.
 
-One checker serves arguments described by a struct and by a plain JSON Schema. It checks the top level,
-where nearly every mistake of a model is, and where a message can name the field; msgspec checks nested
-values if there is a struct, otherwise the tool does.
+One validator serves arguments described by a struct and by a plain JSON Schema. It checks the top level,
+where models make nearly all their mistakes and where a message can name the field. msgspec checks nested
+values if there is a struct; otherwise the tool does.
 
-It is lenient where there is no doubt: other spellings of a name (``file_path``), integers as ``5.0`` or
-``"5"``, null for an optional argument, unknown arguments.
+Validation accepts unambiguous deviations: other spellings of a name (``file_path``), integers as ``5.0``
+or ``"5"``, null for an optional argument, unknown arguments.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _KINDS: Final[dict[str, tuple[str, tuple[type, ...]]]] = {
     "object": ("an object", (Mapping,)),
     "null": ("null", (type(None),)),
 }
-"""JSON Schema type -> (its name in a message, the Python types it has)."""
+"""JSON Schema type -> (its name in messages, its Python types)."""
 
 
 class Arguments(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class Arguments(msgspec.Struct, frozen=True):
         """Return the validated arguments as a struct (or dict).
 
         Raises:
-            ToolArgumentsInvalid: ``validation_failed: <tool>.<field> <what is wrong>``.
+            ToolArgumentsInvalid: ``validation_failed: <tool>.<field> <fault>``.
         """
         if not isinstance(given, Mapping):
             raise ToolArgumentsInvalid(f"validation_failed: {tool} takes an object of arguments")
@@ -105,7 +105,7 @@ def struct_arguments(
     """
     (root,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
     schema = _inline_definitions(root, definitions, ())
-    # The struct's docstring is for us; the tool has its own name and description.
+    # The struct's docstring is for developers; the tool has its own name and description.
     for ours in ("title", "description"):
         schema.pop(ours, None)
     return Arguments(schema=schema, struct=struct, aliases=aliases or {})
@@ -128,7 +128,7 @@ def _inline_definitions(node: Any, definitions: Mapping[str, Any], inside: tuple
 
 
 def _add_type(node: dict[str, Any]) -> dict[str, Any]:
-    """Give enumerations of words the type string: some models ask for it, and so does our checker."""
+    """Give enumerations of strings the type ``string``, which some models and ``validate`` need."""
     words = node.get("enum")
     if words is None or "type" in node or not all(isinstance(word, str) for word in words):
         return node
@@ -136,7 +136,7 @@ def _add_type(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_null(node: dict[str, Any]) -> dict[str, Any]:
-    """Express "optional" as models know it: not required, rather than "or null"."""
+    """Express "optional" as models expect it: as not required, rather than as "or null"."""
     choices = node.get("anyOf", ())
     others: list[dict[str, Any]] = [choice for choice in choices if choice != {"type": "null"}]
     if len(others) != 1 or len(choices) != 2:
@@ -163,7 +163,7 @@ def _coerce(rules: Mapping[str, Any], value: object) -> object:
 
 
 def _fault(rules: Mapping[str, Any], value: object) -> str | None:
-    """Return the fault in a value, None if it is valid."""
+    """Return the fault in a value; None if it is valid."""
     types = [name for name in _types(rules) if name in _KINDS]
     if types and not any(_is_a(name, value) for name in types):
         return "must be " + " or ".join(_KINDS[name][0] for name in types)

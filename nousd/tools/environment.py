@@ -1,7 +1,7 @@
 """The environment variables that a tool and its processes see.
 
-A list of allowed names, not of forbidden ones: a secret under an unexpected name stays in the daemon.
-The names of the locale are listed for the same reason.
+Names are allowed rather than forbidden, so that a secret under an unexpected name stays in the daemon.
+The locale variables are listed one by one for the same reason.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ ALLOWED_VARIABLES: Final = (
 
 
 INSIDE: Final = "NOUSD_INSIDE"
-"""Set in the environment of everything that the daemon starts, and in its own: a client that finds it
-starts no daemon.
+"""A variable in the environment of the daemon and of every process that it starts: a client that finds
+it does not start a daemon.
 """
 
 

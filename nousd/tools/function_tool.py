@@ -50,7 +50,7 @@ class FunctionTool(msgspec.Struct, frozen=True, kw_only=True):
 
     async def access(self, args: Any, context: ToolContext) -> Access:
         if self.access_of is touches_nothing:
-            # Without a footprint no thread is needed.
+            # Without paths to resolve, no thread is needed.
             return TOUCHES_NOTHING
         return await in_folder_thread(self.access_of, args, context)
 
@@ -129,8 +129,8 @@ def access_to_write(results: Mapping[str, bytes | None], context: ToolContext) -
     """Return the footprint of a call that changes files.
 
     Args:
-        results: path -> what the file will hold, None if it is removed. The content counts only for
-            files that ``git_layout.is_attributes`` names; for others it may be anything.
+        results: path -> new content of the file, None if it is removed. The content is used only for
+            paths for which ``git_layout.is_attributes`` is true; for others it may be anything.
     """
     resolved = {real_parts(given, context): data for given, data in results.items()}
     obeyed = why_obeyed(context.workdir, context.obeyed_links, resolved)
@@ -138,7 +138,9 @@ def access_to_write(results: Mapping[str, bytes | None], context: ToolContext) -
 
 
 def real_parts(given: str, context: ToolContext) -> Parts:
-    """Return the real path of a file that a call may change, also outside if the user can be asked."""
+    """Return the real path of a file that a call may change. It leads outside the workspace only if
+    approval can be requested for it.
+    """
     place = context.path_sandbox.beyond(given)
     if place is not None:
         return tuple(context.path_sandbox.make_relative(place).split("/"))
@@ -146,14 +148,14 @@ def real_parts(given: str, context: ToolContext) -> Parts:
 
 
 def real_path(given: str, context: ToolContext) -> str:
-    """Return where a path leads, relative to the workspace, even if it does not exist yet; the given
-    path if nothing can be opened or created there.
+    """Return the real path of a path that need not exist yet, relative to the workspace; the given path
+    if nothing can be opened or created there.
     """
     return _resolve_path(given, context)[0]
 
 
 def _resolve_path(given: str, context: ToolContext) -> tuple[str, list[str]]:
-    """Return ``real_path``, and the real paths of the links on the way."""
+    """Return the ``real_path`` of a path, and the real paths of the links on the way."""
     try:
         return context.path_sandbox.real_and_links(given)
     except (ToolError, OSError):

@@ -1,8 +1,8 @@
 """The interface of a tool, and the context of a call.
 
-A tool states its arguments as a struct: the JSON Schema for the model and the validation both come from
-it, so they cannot disagree. A tool knows nothing of sessions, runs or events; it reports progress
-through ``ToolContext.emit`` and its outcome as a ``ToolResult`` or a ``ToolError``.
+A tool declares its arguments as a struct, from which both the JSON Schema for the model and the
+validation derive, so that they cannot disagree. A tool does not know sessions, runs or events; it
+reports progress through ``ToolContext.emit`` and its outcome as a ``ToolResult`` or a ``ToolError``.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class Emit(Protocol):
         """Take a piece.
 
         Args:
-            stream: what it is, if the tool can tell.
+            stream: the kind of the piece, if the tool knows it.
         """
         ...
 
 
 ExtendIdleDeadline = Callable[[float], None]
-"""Announces that the caller may be silent for so many seconds, because a time-out of its own applies."""
+"""Announces that the call may be silent for this number of seconds, because it has its own time-out."""
 
 
 def nobody_waits(_seconds: float) -> None:
@@ -48,7 +48,7 @@ def nobody_waits(_seconds: float) -> None:
 
 
 UserAnswers = tuple[QuestionAnswer, ...]
-"""One answer for each question, in their order."""
+"""One answer for each question, in order."""
 
 AskUser = Callable[[Sequence[UserQuestion]], Awaitable[UserAnswers]]
 """Asks the user and waits for a limited time; raises Unanswered."""
@@ -73,35 +73,36 @@ async def no_list(_todos: tuple[Todo, ...]) -> None:
 
 
 WaitStarted = Callable[[], Awaitable[None]]
-"""Returns once the log says durably that the call has started; raises StoreError if it never will."""
+"""Returns once the start of the call is durable in the log; raises StoreError if it cannot be logged."""
 
 
 async def has_started() -> None:
-    """A ``WaitStarted`` for calls whose start is durable, or in no log."""
+    """A ``WaitStarted`` for calls whose start is durable already, or not logged."""
 
 
 TellLeft = Callable[[Sequence[ObeyedFile]], None]
-"""Is told which files a command left for programs to obey."""
+"""Receives the files that a command left behind and that programs would obey."""
 
 
 def nobody_listens(_left: Sequence[ObeyedFile]) -> None:
-    """A ``TellLeft`` for calls that nobody watches."""
+    """A ``TellLeft`` that ignores the files."""
 
 
 class ToolContext(msgspec.Struct, frozen=True):
     """The context of one call.
 
     Args:
-        path_sandbox: the only way to a file: a path that it refuses, a file tool cannot reach.
-        emit: streams output to watching clients. The result must contain what is not emitted.
-        extend_idle_deadline: a tool with a time-out of its own announces it here when it begins; a tool
-            that is silent, neither here nor with ``emit``, is ended with its run after a while.
-        spool_folder: directory for long outputs until they are stored; None: the usual one.
+        path_sandbox: the only access to files: file tools cannot reach a path that it refuses.
+        emit: streams output to watching clients. The result must contain all that is not emitted.
+        extend_idle_deadline: a tool with its own time-out announces it here when it begins; a tool that
+            neither announces one nor calls ``emit`` for a while is ended with its run.
+        spool_folder: directory for long outputs until they are stored; None for the default.
         secrets: redacts the daemon's secrets in the output of programs. Results of tools are redacted
             anyway.
         sandbox: finds the sandbox for programs; blocks on its first call.
-        tell_left: is told what a command left for programs to obey, also if the call is ended early.
-        obeyed_links: finds the links by which programs obey a file.
+        tell_left: receives the files that a command left behind and that programs would obey, even if
+            the call is ended early.
+        obeyed_links: finds the links through which programs obey a file.
         set_todos: replaces the todo list of the call's session.
         tasks: carries out tasks for the call; None if that is impossible.
         ask_user: asks the user and waits for the answer.
@@ -132,10 +133,9 @@ class ToolResult(msgspec.Struct, frozen=True):
 
     Args:
         text: the text for the model, already cut to the output limits.
-        is_error: whether the model is told that the call failed (a command's non-zero exit).
-        full: the whole output, byte for byte, if ``text`` was cut or an event may show only its
-            beginning, for the artifact store; a file if it is long, which the receiver of the result
-            closes.
+        is_error: whether the call counts as failed for the model (such as a command's non-zero exit).
+        full: the whole output for the artifact store, byte for byte, if ``text`` was cut or an event may
+            show only its beginning. A long output is a file, which the receiver of the result closes.
         sandbox: the sandbox of its programs; None if there was none.
         execution_env: where its effects happened.
     """
@@ -162,12 +162,12 @@ class Tool(Protocol):
 
     @property
     def source(self) -> str:
-        """``builtin``, or the name of the extension that registered it."""
+        """The origin of the tool: ``builtin``, an extension or an MCP server."""
         ...
 
     @property
     def executed_by(self) -> ExecutedBy:
-        """The party whose code carries out its calls."""
+        """The party whose code executes its calls."""
         ...
 
     @property
@@ -177,7 +177,7 @@ class Tool(Protocol):
 
     @property
     def begins_early(self) -> bool:
-        """Return whether ``run`` may be called while the start of the call is on its way to the disk.
+        """Return whether ``run`` may be called before the start of the call is durable.
 
         Such a tool has no effect at all, or none before it has awaited ``ToolContext.wait_started``.
         """
@@ -199,8 +199,8 @@ class Tool(Protocol):
     async def access(self, args: Any, context: ToolContext) -> Access:
         """Return the footprint of a call with validated arguments.
 
-        It looks at the named paths as they are now. ``run`` must not touch anything else; paths are
-        checked again where they are opened, because they may have changed meanwhile.
+        It resolves the named paths as they are now. ``run`` must not touch anything else; paths are
+        checked again when they are opened, because they may have changed meanwhile.
         """
         ...
 

@@ -1,8 +1,8 @@
-"""The command lines of the small programs of ours that tools run as processes.
+"""The command lines of nousd's own small programs, which tools run as processes.
 
-They need nothing but the standard library, so Python starts without site packages. The fork server loads
-all of ``PROGRAMS`` when it starts, and what it forks calls them instead of executing them: Python takes
-longer to start than all that they do. Anything else runs them by the same command line.
+The programs need only the standard library, so Python starts without site packages. The fork server
+loads all of ``PROGRAMS`` when it starts, and its children call them instead of executing them, because
+starting Python takes longer than their work. Other callers execute the same command line.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ PROGRAMS: Final = (
     "nousd.tools.sandbox._bubblewrap_main",
     "nousd.tools.sandbox._landlock_main",
 )
-"""The modules of all that tools run. A list, because the server starts before some have been used."""
+"""The modules of all programs, listed because the fork server starts before some have been used."""
 
 _loaded: dict[str, Main] = {}
 """File -> main function."""
 
 
 def own_program(module: str) -> tuple[str, ...]:
-    """Return the beginning of a command line that runs a module of ours; its arguments are next."""
+    """Return the beginning of the command line that runs a module; the program's arguments follow."""
     return (*_PYTHON, str(_ROOT.joinpath(*module.split(".")).with_suffix(".py")))
 
 
 def load_programs() -> None:
-    """Load all programs, so that they are called where this process is to become one."""
+    """Load all programs, so that a process forked from this one can call them."""
     for module in PROGRAMS:
         *_, file = own_program(module)
         _loaded[file] = importlib.import_module(module).main
 
 
 def find_loaded_program(argv: Sequence[str]) -> tuple[Main, list[str]] | None:
-    """Return the main function of the program that a command line runs, and its arguments; None if the
-    program is not loaded here.
+    """Return the main function of the program that a command line runs, and its arguments; None if this
+    process has not loaded the program.
     """
     *python, file = argv[: len(_PYTHON) + 1]
     main = _loaded.get(file) if tuple(python) == _PYTHON else None

@@ -1,8 +1,8 @@
 """The current tools of one daemon, by name.
 
-Tools come and go while the daemon runs, with the servers that offer them. So nobody keeps a copy: users
-of derived data compare ``version``. Some have an owner, and only who asks in its name finds them. Which
-of the others may be used where is decided elsewhere.
+Tools appear and disappear while the daemon runs, with the servers that offer them. So callers keep no
+copies, and compare ``version`` before they use derived data. Tools with an owner are found only in the
+owner's name. The registry does not decide which of the other tools a session may use.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from nousd.errors import ConfigError
 from nousd.tools.interface import Tool
 
 TOOL_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}", re.ASCII)
-"""Model APIs take 64 characters at most."""
+"""Model APIs accept at most 64 characters."""
 
 
 class ToolRegistry(Mapping[str, Tool]):
-    """Permanent tools in the order of registration, followed by those that come and go, by source and
-    name; so permanent tools never change places.
+    """Permanent tools in the order of registration, followed by temporary ones by source and name, so
+    that permanent tools never change their position.
 
     Args:
-        late: gives tools that come before all others. It is called when the first tool is looked up,
-            because importing them takes time.
+        late: returns tools that precede all others. It is called at the first lookup, because importing
+            them takes time.
 
     Raises:
-        ConfigError: if a name is taken or unusable; of a late one, when it is asked for.
+        ConfigError: a name is taken or unusable; for a late tool, raised at the first lookup.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ToolRegistry(Mapping[str, Tool]):
         return self._owned.setdefault(owner, ToolRegistry())
 
     def disown(self, owner: str) -> None:
-        """Forget the tools of an owner."""
+        """Remove the tools of an owner."""
         self._owned.pop(owner, None)
 
     def own(self, owner: str) -> Mapping[str, Tool]:
@@ -93,7 +93,7 @@ class ToolRegistry(Mapping[str, Tool]):
         return self._owned.get(owner, _NO_TOOLS)
 
     def of(self, owner: str) -> Mapping[str, Tool]:
-        """Return the tools that an owner finds: everybody's, followed by its own."""
+        """Return the tools that an owner finds: the common ones, followed by its own."""
         own = self._owned.get(owner)
         return self if own is None else _JoinedTools(self, own)
 

@@ -1,8 +1,8 @@
-"""The interface by which the daemon's own secrets are removed from what tools and models say.
+"""The interface that removes the daemon's own secrets from the output of tools and models.
 
-Neither has a use for the daemon's keys. If a tool comes across one (in a file, in the environment of a
-process), neither the model nor the log receives it; if a model repeats one, the log does not receive it.
-Other text of tools, models and users stays as it is. ``redaction.redactor`` implements it.
+Tools and models do not need the daemon's keys. If a tool's output contains one (from a file, or from the
+environment of a process), neither the model nor the log receives it; if a model repeats one, the log
+does not receive it. All other text is unchanged. ``redaction.redactor`` implements the interface.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class SecretsInStream(Protocol[AnyStr]):
     """Removes secrets from a stream of bytes or texts, also secrets that span two pieces."""
 
     def feed(self, chunk: AnyStr) -> AnyStr:
-        """Return what is safe now; a possible beginning of a secret is held back."""
+        """Return the output that is safe so far; a possible beginning of a secret is held back."""
         ...
 
     def finish(self) -> AnyStr:
@@ -23,14 +23,14 @@ class SecretsInStream(Protocol[AnyStr]):
 
 
 class Secrets(Protocol):
-    """Knows the daemon's secrets."""
+    """Removes the daemon's secrets."""
 
     def redact_output(self, text: str) -> str:
-        """Return the text without them."""
+        """Return the text without secrets."""
         ...
 
     def redact_output_bytes(self, data: bytes) -> bytes:
-        """Return bytes without secrets; for texts in UTF-8."""
+        """Return the bytes of a UTF-8 text without secrets."""
         ...
 
     def redact_output_json(self, value: Any) -> Any:
@@ -42,7 +42,7 @@ class Secrets(Protocol):
         ...
 
     def text_stream(self) -> SecretsInStream[str]:
-        """Return a filter for one text that comes in pieces."""
+        """Return a filter for one text that arrives in pieces."""
         ...
 
 

@@ -1,7 +1,6 @@
-"""Bytes on their way to the artifact store, in a file without a name that disappears with its
-descriptor.
+"""An anonymous file with bytes for the artifact store, which disappears with its descriptor.
 
-They are hashed as they come, so the id is known with the last byte.
+The bytes are hashed as they are written, so the artifact's id is known with the last byte.
 """
 
 from __future__ import annotations
@@ -16,18 +15,18 @@ from typing import Final
 import trio
 
 HEADROOM_BYTES: Final = 1024 * 1024
-"""Space that stays free on the filesystem: the log is there too, and must report an output that fills
-it."""
+"""Space that stays free on the filesystem, because the log is on it too and must be able to report an
+output that fills it."""
 
 
 class SpooledFile:
     """A private file: written from start to end, then read from any offset.
 
     Args:
-        folder: its directory; None: the system's for temporary files.
+        folder: its directory; None for the system's directory of temporary files.
 
     Raises:
-        OSError: it cannot be created; other methods raise it if the disk fails.
+        OSError: the file cannot be created; other methods raise it if the disk fails.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -35,7 +34,7 @@ class SpooledFile:
 
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             self._handle = os.dup(file.fileno())
-        # The space is given back even if the holder is cancelled, or forgets to close it.
+        # Frees the space even if the holder is cancelled, or forgets to close the file.
         self._finalizer = weakref.finalize(self, os.close, self._handle)
         self._digest = hashlib.sha256()
         self.size_bytes = 0
@@ -46,7 +45,7 @@ class SpooledFile:
         return f"sha256:{self._digest.hexdigest()}"
 
     def write(self, data: bytes | bytearray) -> None:
-        """Append, all or nothing; blocks."""
+        """Append all of the data or none; blocks."""
         disk = os.fstatvfs(self._handle)
         if disk.f_bavail * disk.f_frsize < len(data) + HEADROOM_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -58,7 +57,7 @@ class SpooledFile:
         self.size_bytes += written
 
     async def read(self, offset: int, length: int) -> bytes:
-        """Return the bytes from ``offset`` on, as many as ``length`` unless they end before."""
+        """Return the bytes from ``offset`` on, ``length`` of them unless the file ends before."""
         return await trio.to_thread.run_sync(self._read, offset, length)
 
     def _read(self, offset: int, length: int) -> bytes:
@@ -70,5 +69,5 @@ class SpooledFile:
         return b"".join(pieces)
 
     def close(self) -> None:
-        """Give the space back; closing twice is fine."""
+        """Free the space; may be called twice."""
         self._finalizer()

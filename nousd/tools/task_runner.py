@@ -1,6 +1,4 @@
-"""The interface between the tool ``task`` and the daemon, which carries tasks out in sessions of their
-own.
-"""
+"""The interface between the tool ``task`` and the daemon, which runs each task in its own session."""
 
 from __future__ import annotations
 
@@ -50,11 +48,11 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a task.
 
     Args:
-        name: of the worker.
+        name: the worker's name.
         status: how its run ended; ``refused`` if it has none.
-        text: the last text of the worker, whole.
+        text: the whole last text of the worker.
         error: the failure, for the model; "" if there was none.
-        session_id: "" if there is no session; the same for ``run_id``.
+        session_id: "" if there is no session; likewise ``run_id``.
     """
 
     name: str
@@ -66,7 +64,7 @@ class TaskResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskRunner(Protocol):
-    """Carries out the tasks of one call."""
+    """Runs the tasks of one call."""
 
     async def run(
         self, tasks: Sequence[Task], emit: Callable[[str], Awaitable[None]]
@@ -75,6 +73,6 @@ class TaskRunner(Protocol):
         returns.
 
         Raises:
-            ToolError: none of them may start; the text names the limit.
+            ToolError: none of the tasks may start; the text names the limit.
         """
         ...

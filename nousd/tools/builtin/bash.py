@@ -1,9 +1,9 @@
 """The tool ``bash``: a shell command in the workspace.
 
-It runs under a supervisor (``nousd.tools.process.supervisor``), so nothing of it outlives the call, and
-in the sandbox of this machine, if one works. A model may ask for a network, or for no sandbox at all.
-The arguments say so, and they are what is judged, shown to the user and approved. Without a sandbox a
-command has the rights of the user.
+The command runs under a supervisor (``nousd.tools.process.supervisor``), so none of its processes
+outlives the call, and in a sandbox, if one works on this machine. A model may request a network, or no
+sandbox at all, in the arguments, which the policy judges and the user sees and approves. Without a
+sandbox, a command has the user's rights.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ TIMEOUT_SECONDS: Final = 120
 """Default time-out of a command."""
 
 TIMEOUT_SECONDS_MAX: Final = 3600
-"""The longest time-out that a command may ask for."""
+"""The longest time-out that a command may request."""
 
 ANY_HOST: Final = ("*",)
-"""The effects of a command that asks for more than the sandbox allows."""
+"""The hosts of a command that requests more than the sandbox allows."""
 
 COMMAND_BYTES_MAX: Final = 128 * 1024 - 1
 """The kernel's limit for one argument of a program."""
@@ -58,7 +58,7 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
     context.extend_idle_deadline(args.timeout)
     command = Command(
         argv=(_shell(), "-c", args.command),
-        # Which one there is has been found out for the footprint.
+        # Does not block: computing the footprint has already found the sandbox.
         sandbox=None if args.unsandboxed else context.sandbox(),
         network=args.network,
         timeout_seconds=args.timeout,

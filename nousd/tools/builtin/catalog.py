@@ -1,4 +1,4 @@
-"""The tools that come with nousd."""
+"""The list of the built-in tools."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ _EXEC_TOOLS: Final[tuple[Tool, ...]] = (BASH, GIT)
 
 
 def builtin_tools(*, allow_exec: bool, web_allow: Sequence[str] = ()) -> tuple[Tool, ...]:
-    """Return the built-in tools; those that run programs only if that is allowed.
+    """Return the built-in tools.
 
     Args:
+        allow_exec: whether to include the tools that run programs.
         web_allow: see ``WebAllow``.
 
     Raises:
@@ -42,4 +43,4 @@ def builtin_tools(*, allow_exec: bool, web_allow: Sequence[str] = ()) -> tuple[T
 
 
 BUILTIN_NAMES: Final = frozenset(tool.name for tool in builtin_tools(allow_exec=True))
-"""Reserved names, also while execution is not allowed."""
+"""Reserved tool names, including those of tools that need ``allow_exec``."""

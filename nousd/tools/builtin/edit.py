@@ -1,7 +1,7 @@
-"""The tool ``edit``: replaces exact text by other text.
+"""The tool ``edit``: replaces an exact text in a file.
 
-Line endings: models write LF. In a file that uses CRLF both texts are taken to mean CRLF, so the file
-keeps its endings; if that does not match, the texts are tried unchanged.
+Models write LF. In a file that uses CRLF, LF in both texts means CRLF, so that the file keeps its line
+endings; if the old text then does not match, both texts are tried unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nousd.tools.output.tool_output import head_of
 from nousd.wire.objects.tool_footprint import Access
 
 DIFF_LINES_MAX: Final = 400
-"""Comparing takes quadratic time, so a larger change is described in one sentence."""
+"""Maximum lines of a diff. Comparing takes quadratic time, so a larger change is only described."""
 
 DIFF_CONTEXT_LINES: Final = 3
 

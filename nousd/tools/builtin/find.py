@@ -1,4 +1,4 @@
-"""The tool ``find``: paths by glob pattern."""
+"""The tool ``find``: finds paths by a glob pattern."""
 
 from __future__ import annotations
 

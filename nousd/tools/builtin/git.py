@@ -1,11 +1,11 @@
 """The tool ``git``: status, history, branches and worktrees of a repository.
 
-Always in the sandbox, and never without one: a repository's own config, attributes and hooks make git
-run programs. What can be switched off is, and there is no network. Read-only actions get a read-only
-workspace. Worktrees are created in ``.worktrees`` of the workspace, so that they can be worked in.
+git always runs in a sandbox and without a network, because a repository's own config, attributes and
+hooks make it run programs; those that git can disable are disabled. Read-only actions get a read-only
+workspace. Worktrees are created in ``.worktrees`` of the workspace, where tools can use them.
 
-A path that rules deny to reading does not exist in the sandbox, and git would report it as removed,
-with its whole content. So such paths are excluded.
+A path that rules close to reading does not exist in the sandbox, so git would report it as removed, with
+its whole content. Therefore such paths are excluded.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _OPTIONS: Final = (
     *("-c", "core.quotePath=false"),
     *("-c", "core.sshCommand=false"),
     *("-c", "credential.helper="),
-    # What shows a diff also says --no-ext-diff; anything else fails rather than run the program.
+    # Commands that show a diff also have --no-ext-diff; others fail rather than run the program.
     *("-c", "diff.external="),
     *("-c", "log.showSignature=false"),
-    # A folder that only has the layout of a repository is not taken for one.
+    # A folder that merely has the layout of a bare repository is not used as one.
     *("-c", "safe.bareRepository=explicit"),
     *("-c", "safe.directory=*"),
     *("-c", "submodule.recurse=false"),
 )
 
-"""All of git's own switches against programs that a repository names. An alias needs none: it cannot
-replace one of git's own commands, and no others are called."""
+"""All options of git that disable programs named by a repository. Aliases need none: they cannot replace
+git's own commands, and no others are called."""
 
 _VARIABLES: Final = {
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -143,10 +143,10 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
 
 
 async def _find_denied(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
-    """Return the changed files whose reading is denied by rules.
+    """Return the changed files that rules close to reading.
 
     Raises:
-        ToolError: ``git_failed``: they cannot be determined.
+        ToolError: ``git_failed``: the files cannot be determined.
     """
     names = _NAMES.get(args.subcommand)
     if names is None or not context.path_sandbox.restrictions.reading:
@@ -184,7 +184,7 @@ def _is_change(args: Git) -> bool:
 
 
 def _list_worktree_paths(args: Git, context: ToolContext) -> tuple[Path, ...]:
-    """Return the paths that belong to a worktree."""
+    """Return the paths of the worktree that the call deletes, if it deletes one."""
     if args.subcommand == "worktree" and args.action == "delete" and args.name is not None:
         workdir = context.workdir
         return (workdir / ".git" / "worktrees" / args.name, workdir / WORKTREES / args.name)
@@ -208,7 +208,7 @@ def _program() -> str:
 
 
 def _make_ignored(context: ToolContext) -> None:
-    """Create the directory of the worktrees, in which git sees nothing from outside."""
+    """Create the directory of the worktrees, with a ``.gitignore`` that hides it from the repository."""
     with (
         context.path_sandbox.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
         suppress(FileExistsError),
@@ -257,7 +257,7 @@ def _names_of_diff(args: Git) -> Iterator[str]:
 
 
 _NAMES: Final = {"status": _names_of_status, "diff": _names_of_diff}
-"""The options that name the changed files, for actions that show their content."""
+"""subcommand -> arguments that list the changed files, for subcommands that show them."""
 
 
 def _list_branches(_args: Git) -> Iterator[str]:

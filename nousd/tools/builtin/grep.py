@@ -1,4 +1,4 @@
-"""The tool ``grep``: lines of files by regular expression."""
+"""The tool ``grep``: finds lines of files by a regular expression."""
 
 from __future__ import annotations
 

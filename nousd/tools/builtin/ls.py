@@ -1,4 +1,4 @@
-"""The tool ``ls``: the names in a directory."""
+"""The tool ``ls``: lists the names in a directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIMIT_MAX: Final = 10_000
 """Maximum names of one answer."""
 
 ENTRIES_MAX: Final = 100_000
-"""Maximum names that are read of one directory; these are sorted."""
+"""Maximum names that are read from one directory; only these are sorted."""
 
 
 class Ls(msgspec.Struct, frozen=True):

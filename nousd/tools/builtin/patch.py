@@ -1,8 +1,8 @@
-"""The tool ``patch``: a unified diff over any number of files, applied completely or not at all.
+"""The tool ``patch``: applies a unified diff to any number of files, completely or not at all.
 
-The new content of each file is computed first (``hunks``), then all are changed together
-(``file_changes``). A diff may change a file several times; each change applies to the result of the one
-before.
+The new content of each file is computed first (``hunks``), then all files are changed together
+(``file_changes``). A diff may change a file several times; each change applies to the result of the
+previous one.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Patch(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _File(msgspec.Struct):
-    """A file of the patch before and after it; None if it does not exist."""
+    """The content of a file before and after the patch; None if the file does not exist."""
 
     before: Content | None
     after: Content | None
@@ -107,7 +107,7 @@ class _Plan:
         return sorted(changes, key=lambda change: change.after is None)
 
     def result(self, given: str) -> bytes | None:
-        """Return the planned content of a file; None if it is not there afterwards."""
+        """Return the planned content of a file; None if it will not exist."""
         after = self._file(given).after
         return None if after is None else after.data
 
@@ -134,7 +134,7 @@ class _Plan:
     def _create_content(self, diff: FileDiff) -> Content:
         """Return the initial content of a file that the diff creates."""
         is_said = diff.old is None
-        # ``diff -N`` gives both names, and a hunk that begins before the first line.
+        # ``diff -N`` writes both names, and a hunk that begins before the first line.
         is_meant = len(diff.hunks) == 1 and diff.hunks[0].start == 0 and not diff.hunks[0].old
         if is_said or (is_meant and diff.old == diff.new):
             return Content(b"")
@@ -147,7 +147,7 @@ class _Plan:
         name = diff.new or diff.old
         if (kind := binary_kind(before.data)) is not None:
             raise _fault(name, f"is {kind}")
-        # Bytes that are not UTF-8 stay unchanged, where no hunk touches them.
+        # Bytes that are not UTF-8 stay unchanged if no hunk touches them.
         text = before.data.decode("utf-8", "surrogateescape")
         try:
             patched = apply_hunks(text, diff.hunks, trio.from_thread.check_cancelled)
@@ -158,7 +158,7 @@ class _Plan:
         return before._replace(data=data), patched.moved
 
     def _file(self, given: str | None, *, itself: bool = False) -> _File:
-        """Return the file at a path; ``itself``: the path must not be a link to it."""
+        """Return the file at a path; with ``itself``, the path must not be a link."""
         assert given is not None
         with explain_os_errors("patch", given):
             parts = self._parts(given)
@@ -184,7 +184,7 @@ class _Plan:
                     return None
                 data = self._bytes_of(given, place)
                 return Content(data, stat.S_IMODE(status.st_mode))
-        except FileNotFoundError:  # a folder on the way
+        except FileNotFoundError:  # a parent folder does not exist
             return None
 
     def _bytes_of(self, given: str, place: ResolvedPath) -> bytes:
@@ -232,8 +232,8 @@ def _fault(given: str | None, what: str) -> ToolError:
 
 
 def _compute_access(args: Patch, context: ToolContext) -> Access:
-    """Return the footprint of a patch: all its files. An unreadable patch changes nothing; running it
-    reports the fault.
+    """Return the footprint of a patch: all its files. An invalid patch has none; running it reports the
+    fault.
     """
     try:
         diffs = parse(args.patch, args.strip)

@@ -1,4 +1,4 @@
-"""The tool ``question``: asks the user, and waits for the answer."""
+"""The tool ``question``: asks the user questions and waits for the answers."""
 
 from __future__ import annotations
 

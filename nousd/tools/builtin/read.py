@@ -1,4 +1,4 @@
-"""The tool ``read``: a page of a text file."""
+"""The tool ``read``: reads a page of a text file."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from nousd.wire.limits import TOOL_RESULT_BYTES_MAX, TOOL_RESULT_LINES_MAX
 _CHUNK_BYTES: Final = 1024 * 1024
 
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Maximum bytes stored of a longer file. The file itself has the rest, and reading it page by page
-should not store it as often."""
+"""Maximum bytes of a file that are stored as an artifact. The file itself has the rest, and reading it
+page by page should not store all of it each time."""
 
 
 class Read(msgspec.Struct, frozen=True):
@@ -37,9 +37,9 @@ class Read(msgspec.Struct, frozen=True):
 
 
 class Page(NamedTuple):
-    """Lines of a file, without their LF; ``cut`` if there is only one, and that is too long.
+    """Lines of a file, without their LF; ``cut`` if there is only one, which is too long.
 
-    ``data`` is what was read of the file from the first of them on.
+    ``data`` has all bytes that were read, starting with the first of these lines.
     """
 
     lines: list[bytes]
@@ -73,7 +73,7 @@ def _result(context: ToolContext, args: Read) -> ToolResult:
 
 
 def _skip_lines(file: BinaryIO, args: Read) -> bytes:
-    """Move to the line at ``offset``; return the bytes read of it and after it."""
+    """Move to the line at ``offset``; return the bytes that were read from there on."""
     wanted = args.offset - 1
     skipped = 0
     begun = file.read(_CHUNK_BYTES)
@@ -127,7 +127,7 @@ def _redact_cut_line(page: Page, secrets: Secrets) -> list[bytes]:
 
 
 def _is_cut(page: Page, args: Read) -> bool:
-    """Return whether less is shown than was requested."""
+    """Return whether the page shows less than was requested."""
     asked_for_less = args.limit is not None and len(page.lines) == args.limit
     return page.cut or (page.more and not asked_for_less)
 

@@ -1,6 +1,6 @@
-"""The tool ``task``: delegates work to workers with a session, a prompt and tools of their own.
+"""The tool ``task``: delegates work to workers with their own session, prompt and tools.
 
-The call itself has no footprint. A worker's calls go through the same gate as any other call.
+The call itself has no footprint. A worker's calls go through the same permission gate as all others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TaskArguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _TaskTool(FunctionTool, frozen=True, kw_only=True):
-    """A single task may also be given without a list around it."""
+    """Accepts a single task without a list around it, too."""
 
     def validate(self, args: Mapping[str, Any]) -> msgspec.Struct | Mapping[str, Any]:
         return super().validate(
@@ -71,7 +71,7 @@ def _join_sections(headings: Sequence[str], bodies: Sequence[str]) -> str:
 
 
 def _beginning(body: str, shares: int) -> str:
-    """Return the part of a result that fits if so many share one answer to the model."""
+    """Return the part of a result that fits if ``shares`` results share one answer to the model."""
     lines = "\n".join(body.split("\n")[: TOOL_RESULT_LINES_MAX // shares])
     data = lines.encode("utf-8", "replace")[: TOOL_RESULT_BYTES_MAX // shares]
     shown = data.decode(errors="ignore")

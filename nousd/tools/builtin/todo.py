@@ -1,6 +1,6 @@
 """The tool ``todo``: the model's own todo list, visible to clients.
 
-A call gives the whole list. It has no effects outside of the session, so it needs no approval.
+Each call replaces the whole list. It has no effects outside the session, so it needs no approval.
 """
 
 from __future__ import annotations

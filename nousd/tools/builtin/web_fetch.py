@@ -1,4 +1,4 @@
-"""The tool ``web_fetch``: a page of the web, as text.
+"""The tool ``web_fetch``: fetches a web page as text.
 
 Only ``GET``, only ``http`` and ``https``, only public addresses unless the user allows others;
 ``tools.web.request`` enforces that.
@@ -53,7 +53,7 @@ class WebFetch(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def web_fetch_tool(reach: Reach) -> FunctionTool:
-    """Return the tool, which may reach the addresses that ``allow`` permits."""
+    """Return the tool, which may reach the addresses that ``reach`` permits."""
 
     async def run(args: WebFetch, context: ToolContext) -> ToolResult:
         context.extend_idle_deadline(TOTAL_SECONDS + EXTRACT_SECONDS_MAX)
@@ -63,7 +63,7 @@ def web_fetch_tool(reach: Reach) -> FunctionTool:
                 f"{page.url} redirects to {page.moved_to}, which is on another host. Nothing was"
                 " fetched; fetch that address if you want it."
             )
-        # Before it is cut, because a part of a secret would not be recognised.
+        # Redacted before it is cut, because a part of a secret would not be recognised.
         text = context.secrets.redact_output(await text_of(page, args.format))
         return _result(page, text, args)
 

@@ -1,4 +1,4 @@
-"""The tool ``write``: a whole file at once."""
+"""The tool ``write``: writes a whole file."""
 
 from __future__ import annotations
 
