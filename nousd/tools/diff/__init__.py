@@ -1,1 +1,1 @@
-"""Unified diffs: parsed exactly and applied exactly."""
+"""Exact parsing and application of unified diffs."""

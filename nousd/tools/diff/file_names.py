@@ -1,4 +1,4 @@
-"""File names in diffs: quoted as git quotes them, and with prefixes that are not directories.
+"""File names in diffs, with git's quotes and with prefixes that are not directories.
 
 Pure; standard library only.
 """
@@ -46,7 +46,9 @@ def git_names(text: str) -> Names | None:
 
 
 def common_strip(names: Names) -> int:
-    """Return 1 if both names are equal except for the prefix, or one is ``a/`` or ``b/``."""
+    """Return 1 if the names differ only in their first folder, or the only name begins with ``a/`` or
+    ``b/``; otherwise 0.
+    """
     if names.old is None or names.new is None:
         only = names.new or names.old or ""
         return int(only.startswith("b/" if names.old is None else "a/"))

@@ -1,9 +1,8 @@
-"""Applies the hunks of a diff to a text, exactly.
+"""Apply the hunks of a diff to a text, exactly.
 
-A hunk goes where its line number says, if its old lines are there; else to the only matching place
-after the previous hunk. No line ever matches a different one, and if several places match, none is
-chosen. In a text with CRLF line ends a hunk with LF is taken to mean CRLF, if it does not match
-unchanged. Pure.
+A hunk is applied at its line number if its old lines are there, otherwise at the only matching position
+after the previous hunk. Only equal lines match; if several positions match, the hunk is refused. In a
+text with CRLF line ends, a hunk that does not match unchanged is applied with CRLF in place of LF. Pure.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _BOM: Final = "\ufeff"
 
 
 class PatchedText(NamedTuple):
-    """A text with applied hunks; ``moved`` counts those that were not at their line numbers."""
+    """A patched text; ``moved`` is the number of hunks that were not at their line numbers."""
 
     text: str
     moved: int
@@ -32,10 +31,10 @@ def apply_hunks(
     """Return the text with all hunks applied, in order.
 
     Args:
-        between: called before each hunk, because searching its place reads all of the text.
+        between: called before each hunk, because searching its position reads the whole text.
 
     Raises:
-        ToolError: ``the hunk of line <n> ...``: one does not match, or matches at several places.
+        ToolError: ``the hunk of line <n> ...``: a hunk does not match, or matches at several positions.
     """
     failure: ToolError | None = None
     for before, rest, readable in _readings(text, hunks):
@@ -50,7 +49,9 @@ def apply_hunks(
 
 
 def _readings(text: str, hunks: Sequence[Hunk]) -> Iterator[tuple[str, str, Sequence[Hunk]]]:
-    """Yield the interpretations of both: unchanged first. Models do not see a byte order mark."""
+    """Yield the interpretations of text and hunks, unchanged first, as (prefix, rest of the text, hunks).
+    The prefix is empty or a byte order mark, which models do not see.
+    """
     for before in ("", _BOM) if text.startswith(_BOM) else ("",):
         rest = text.removeprefix(before)
         yield before, rest, hunks
@@ -84,7 +85,7 @@ def _apply_reading(text: str, hunks: Sequence[Hunk], between: Callable[[], objec
 
 
 def _offset(text: str, cursor: int, lines: int) -> int | None:
-    """Return the start of the line that is so many below that at ``cursor``; None if there is none."""
+    """Return the start of the line ``lines`` below the one at ``cursor``; None if there is none."""
     if lines < 0:
         return None
     for _ in range(lines):
@@ -95,7 +96,7 @@ def _offset(text: str, cursor: int, lines: int) -> int | None:
 
 
 def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -> int:
-    """Return the place of a hunk."""
+    """Return the position of a hunk."""
     if not old:
         if text:
             raise _fault(hunk, "has neither lines around it nor lines to remove; give some of both")
@@ -116,7 +117,7 @@ def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -
 
 
 def _places(text: str, cursor: int, old: str) -> Iterator[int]:
-    """Yield the places of the old lines, from ``cursor`` on."""
+    """Yield the positions of the old lines, from ``cursor`` on."""
     if cursor == 0 and _fits(text, old, 0):
         yield 0
     at = text.find("\n" + old, max(cursor - 1, 0))
@@ -134,7 +135,7 @@ def _fits(text: str, old: str, at: int) -> bool:
 
 
 def _difference(text: str, hunk: Hunk, expected: int | None) -> str:
-    """Return which line differs from the hunk, at the place of its line number."""
+    """Describe the first line that differs from the hunk at its line number."""
     if expected is None:
         return f"line {hunk.start} is behind the end, or in the hunk before"
     lines = text[expected : expected + sum(map(len, hunk.old)) + 1024].splitlines(keepends=True)

@@ -1,7 +1,6 @@
-"""Unified diffs, as ``git diff`` and ``diff -u`` write them: parsed completely and exactly, or not at
-all.
+"""Parse unified diffs, as ``git diff`` and ``diff -u`` write them, completely and exactly or not at all.
 
-An inconsistency (wrong counts, lines that belong to no hunk) is an error and never skipped: half a
+An inconsistency (wrong counts, lines outside any hunk) is an error and never skipped, because half a
 change must not look like a whole one. Text around the files of a diff, such as a commit message, is
 allowed. Pure.
 """
@@ -25,12 +24,12 @@ _BEFORE_ALL_TIME: Final = re.compile(r"19(?:69-12-31|70-01-01)\b", re.ASCII)
 
 
 class Hunk(NamedTuple):
-    """Lines that are replaced by others, with the same context lines in both.
+    """Old lines and the new lines that replace them, both with the same context lines.
 
     Args:
         line: its line in the diff, from 1.
-        start: the line of the file where ``old`` begins, from 1.
-        old, new: lines with their LF, which only a last line can lack.
+        start: the line of the file at which ``old`` begins, from 1.
+        old, new: lines with their LF, which only the last line can lack.
     """
 
     line: int
@@ -182,7 +181,7 @@ class _Reader:
     # --- names -------------------------------------------------------------------------------
 
     def _at_names(self) -> bool:
-        """Return whether a file's two names follow, before a diff rather than prose."""
+        """Return whether the two lines with a file's names follow."""
         here = self._lines[self._at : self._at + 2]
         return len(here) == 2 and here[0].startswith("--- ") and here[1].startswith("+++ ")
 
@@ -253,16 +252,16 @@ class _Reader:
         return self._at < len(self._lines) and self._lines[self._at].startswith("\\ ")
 
     def _refuse_more(self) -> None:
-        """Raise for lines that would belong to the previous hunk, had it counted them."""
+        """Raise ToolError if a line of the previous hunk follows that exceeds the hunk's counts."""
         line = self._lines[self._at] if self._at < len(self._lines) else ""
         is_signature = line.rstrip() == "--"
         if line[:1] in {"+", "-", " "} and not is_signature and not self._at_names():
             raise self._fault("a line of no hunk: the one before says that it has fewer")
 
-    # -----------------------------------------------------------------------------------------
+    # --- lines and errors --------------------------------------------------------------------
 
     def _line(self) -> str:
-        """The current line, as a header: without a CR."""
+        """Return the current line as a header, without a CR."""
         return self._lines[self._at].removesuffix("\r")
 
     def _fault(self, what: str, line: int | None = None) -> ToolError:
@@ -295,7 +294,7 @@ class _Body:
         return f"{old} more old and {new} more new lines"
 
     def take(self, line: str) -> bool:
-        """Take the next line; return whether it belongs to the hunk and was still missing."""
+        """Take the next line; return False if it is not a line of a hunk or exceeds the counts."""
         take = _TAKES.get(line[:1])
         if take is not None:
             take(self, line[1:])
@@ -350,4 +349,4 @@ _GIT_HEADERS: Final = (
     "dissimilarity index",
     "index",
 )
-"""Lines that may come between ``diff --git`` and the names; those of ``_CHANGES`` change something."""
+"""Headers that may come between ``diff --git`` and the names; those of ``_CHANGES`` are changes."""

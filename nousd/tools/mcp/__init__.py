@@ -1,1 +1,1 @@
-"""Tools of other programs, which speak the Model Context Protocol; see ``server``."""
+"""Tools of other programs, over the Model Context Protocol; see ``server``."""

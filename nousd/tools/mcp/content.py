@@ -1,4 +1,4 @@
-"""The result of a server's call, as text for the model and whole for the artifact store."""
+"""Convert the result of an MCP call into text for the model and an artifact."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def result_of(
 
     Args:
         content: the blocks of the answer, as JSON of the protocol, without secrets.
-        structured: its ``structuredContent``, None if it has none. Servers repeat it as text, so it is
-            only used without text.
+        structured: its ``structuredContent``, None if it has none. Servers repeat it in the blocks, so
+            it is used only if there are none.
     """
     told = [_block(block) for block in content]
     if not told and structured is not None:

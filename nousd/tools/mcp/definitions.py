@@ -1,6 +1,6 @@
-"""A server's tool definitions, checked before they are offered: names, schemas, and a hash of all.
+"""A server's tool definitions, checked before they are offered: names, schemas, and a hash of each.
 
-Nothing that a server says is trusted. A definition that is too large, or has an invalid schema, is left
+No statement of a server is trusted. A definition that is too large, or has an invalid schema, is left
 out and reported; changing it could produce calls that the server does not understand.
 """
 
@@ -21,7 +21,7 @@ from nousd.wire.limits import MCP_DESCRIPTION_CHARS_MAX, MCP_SCHEMA_BYTES_MAX, M
 _NAME_CHARS_MAX: Final = 64
 _HASH_CHARS: Final = 8
 _DEFINITION_CHARS: Final = 32
-"""Hexadecimal digits: enough that nobody finds two definitions with one hash."""
+"""Hexadecimal digits of a definition's hash, enough to make collisions infeasible."""
 
 _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_.-]")
 _NUMBERS: Final = ("minimum", "maximum", "minLength", "maxLength")
@@ -39,9 +39,9 @@ class Definition(NamedTuple):
     """A tool of a server that can be offered.
 
     Args:
-        name: its local name; ``original`` is the server's.
-        arguments: validated before the server is called.
-        hash: of everything that the server says about it, and of the server's identity.
+        name: its local name; ``original`` is the server's name of it.
+        arguments: the part of the schema that is validated before the server is called.
+        hash: hash of the server's whole definition, and of the server's identity.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Definition(NamedTuple):
 
 
 class Definitions(NamedTuple):
-    """``left_out``: the names of unusable tools, with the reasons."""
+    """The usable tools of a server, and in ``left_out`` the names of unusable ones, with the reasons."""
 
     usable: tuple[Definition, ...]
     left_out: tuple[str, ...]
@@ -85,8 +85,8 @@ def definitions_of(
 
 
 def tool_name(server: str, tool: str) -> str:
-    """Return the local name of a server's tool. If it differs from the original, which is too long or
-    has other characters, a hash keeps different ones apart.
+    """Return the local name of a server's tool. If the original is too long or has other characters, the
+    local name ends with a hash, which distinguishes it from similar ones.
     """
     name = f"mcp__{server}__{tool}"
     if TOOL_NAME.fullmatch(name):

@@ -1,11 +1,11 @@
-"""A server behind a URL: streamable HTTP, with bounds on its responses.
+"""The connection to a server at a URL: streamable HTTP, with bounds on its responses.
 
-No proxy and no password file of the environment has a say: the URL is what the user wrote. The SDK
-follows redirects within the URL's origin only.
+Proxies and password files of the environment are ignored: requests go to the URL that the user wrote.
+The SDK follows redirects only within the URL's origin.
 
 A cancelled call is announced by a notification, and the server may keep its response stream open
-forever. So once the notification is sent, nobody waits for that response any more, and its connection
-is closed.
+forever. So once the notification is sent, the client stops waiting for that response and closes its
+connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nousd.wire.limits import MCP_MESSAGE_BYTES_MAX, MCP_MESSAGE_VALUES_MAX
 _CONNECT_SECONDS: Final = 30.0
 
 _CLIENT_CLOSED_REQUEST: Final = 499
-"""The status by which web servers log a request that nobody waits for any more."""
+"""The status with which web servers log a request that its client has abandoned."""
 
 
 @asynccontextmanager
@@ -48,7 +48,7 @@ async def http_streams(
             trust_env=False,
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
         ) as client,
-        # No farewell is sent, because a server may never answer it.
+        # The session is not terminated by a request, because a server may never answer it.
         streamable_http_client(
             spec.url,
             http_client=client,
@@ -60,8 +60,8 @@ async def http_streams(
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Limits what a server may send: the length of each answer, and the number of requests and events
-    per second, as for messages of any other server.
+    """Limits the length of each answer of a server, and the number of requests and events per second,
+    with the same bounds as for messages of a server on stdio.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
@@ -76,9 +76,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             try:
                 response = await awaited.wait(self._inner.handle_async_request(request))
             except httpx2.SSEError:
-                # An error would end the connection, which is as good as before.
+                # An exception would end the connection, which is still usable.
                 return httpx2.Response(_CLIENT_CLOSED_REQUEST)
-            # Only now does the server know that this one is not wanted any more.
+            # If the request was a cancellation, the server has received it only now.
             self.answers.give_up(awaited.cancels)
             if response.headers.get("content-encoding", "identity") != "identity":
                 await response.aclose()
@@ -98,8 +98,8 @@ class _BoundedStream(httpx2.AsyncByteStream):
     """The body of an answer, which is awaited until it is closed.
 
     Args:
-        waiting: closed with it.
-        is_stream: whether it is a stream of events, each of which is bounded, and not one message.
+        waiting: closed with the body.
+        is_stream: whether the body is a stream of bounded events rather than one message.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         except httpx2.SSEError:
             if self._is_stream:
                 raise
-            # The SDK takes this for the end of the answer, not of the connection.
+            # The SDK treats this as the end of the answer, not of the connection.
             raise httpx2.StreamClosed from None
 
     def _check_values(self, values: int) -> int:
@@ -159,10 +159,10 @@ _Id = int | str
 
 
 class AwaitedAnswer:
-    """One answer, from the sending of its request on.
+    """One awaited answer, from the moment at which its request is sent.
 
     Args:
-        cancels: the id of the request that its own request cancels, if it does.
+        cancels: the id of the other request that its request cancels; None if it cancels none.
     """
 
     def __init__(self, cancels: _Id | None = None) -> None:
@@ -171,10 +171,10 @@ class AwaitedAnswer:
         self._waiting = trio.CancelScope()
 
     async def wait(self, coming: Awaitable[_T]) -> _T:
-        """Return the next message.
+        """Return the result of ``coming``, a part of the answer.
 
         Raises:
-            SSEError: nobody waits for the answer any more.
+            SSEError: the answer was given up.
         """
         with trio.CancelScope() as self._waiting:
             if self._is_over:
@@ -183,7 +183,7 @@ class AwaitedAnswer:
         raise httpx2.SSEError("the call was cancelled")
 
     def give_up(self) -> None:
-        """End every wait for it, also later ones."""
+        """End every wait for the answer, including later ones."""
         self._is_over = True
         self._waiting.cancel()
 
@@ -193,7 +193,7 @@ class _Params(msgspec.Struct, rename="camel"):
 
 
 class _Message(msgspec.Struct):
-    """The fields of our own message that matter here."""
+    """The fields of a client's message that this module needs."""
 
     method: str = ""
     id: _Id | None = None
@@ -211,7 +211,7 @@ class Answers:
 
     @contextmanager
     def expect_answer(self, request: httpx2.Request) -> Iterator[AwaitedAnswer]:
-        """Yield the answer to a request, which is awaited while the block lasts."""
+        """Yield the answer to a request; it counts as awaited for the duration of the block."""
         message = _message_of(request)
         params = message.params if message.method == _CANCELLED else None
         awaited = AwaitedAnswer(None if params is None else params.request_id)

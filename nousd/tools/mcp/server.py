@@ -1,7 +1,7 @@
-"""One MCP server over its whole life: connected, its tools offered, and reconnected when it fails.
+"""One MCP server over its whole life: connect it, offer its tools, and reconnect it when it fails.
 
-Whatever it does only affects its own calls. The pause between two attempts doubles; after
-``ATTEMPTS_MAX`` there are no more. Its status is reported to ``told``.
+A server affects only its own calls. The pause between two attempts doubles; after ``ATTEMPTS_MAX``
+consecutive failures there are no more attempts. The status of the server is reported to ``told``.
 
 ``McpTool`` is one of its tools, with the interface of any other tool.
 """
@@ -34,13 +34,13 @@ ATTEMPTS_MAX: Final = 10
 """Maximum consecutive failed attempts."""
 
 STEADY_SECONDS: Final = 60.0
-"""After so long without trouble a server counts as healthy again: pauses begin with the shortest."""
+"""Seconds without trouble after which a server counts as healthy: its next pause is the shortest."""
 
 REFRESH_SECONDS: Final = 1.0
 """Delay between a notification that a server's tools changed and the next listing."""
 
 LISTING_SECONDS: Final = 30.0
-"""How long a server may take to list its tools. One that takes longer hangs."""
+"""Seconds that a server may take to list its tools; a slower one is treated as hung."""
 
 LEFT_OUT_TOLD: Final = 16
 """Maximum tools that are reported as left out."""
@@ -52,10 +52,10 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a server.
 
     Args:
-        error: why it is not ``ready``, or was not the last time.
+        error: why it is not ``ready``; "" if it is, or connects for the first time.
         restarts: number of connections after the first one.
-        tools: their local names.
-        left_out: unusable tools with the reasons; only the first of them.
+        tools: the local names of its tools.
+        left_out: the first ``LEFT_OUT_TOLD`` unusable tools, with the reasons.
     """
 
     state: ServerState = "connecting"
@@ -73,8 +73,8 @@ class Surroundings(msgspec.Struct, frozen=True):
         environ: the daemon's environment, for values that refer to its variables.
         workdir: the working directory of processes.
         secret: called with every value that must not be shown.
-        redact: removes such values from a message of ours.
-        redact_output: removes known secrets from text of the server.
+        redact: removes such values from nousd's own messages.
+        redact_output: removes known secrets from the server's texts.
     """
 
     environ: Mapping[str, str]
@@ -96,7 +96,7 @@ class McpServer:
     """Keeps a server connected while ``run`` runs.
 
     Args:
-        tools: offers its tools while it can be called, or is expected to be callable soon.
+        tools: receives its tools while it can be called, or is expected to be callable soon.
         told: called with the new status, in the event loop.
     """
 
@@ -116,11 +116,11 @@ class McpServer:
         self._offered: tuple[Definition, ...] = ()
 
     def give_up(self, reason: str) -> None:
-        """Report that it is not kept connected any more."""
+        """Report that the server is no longer kept connected."""
         self._tell(state="failed", error=reason, tools=())
 
     async def run(self) -> None:
-        """Run until it is cancelled; then its tools are gone."""
+        """Keep the server connected until cancelled; then remove its tools."""
         failures = 0
         try:
             while True:
@@ -141,7 +141,7 @@ class McpServer:
             self._replace(())
 
     async def _lifetime(self) -> str:
-        """Connect; return why the connection ended."""
+        """Connect to the server; return why the connection ended."""
         try:
             await self._run_session()
         except (ConfigError, ToolError) as error:
@@ -151,7 +151,7 @@ class McpServer:
         raise AssertionError("a connection does not end by itself")
 
     async def _run_session(self) -> None:
-        # In a thread, because reading so much code takes half a second.
+        # In a thread, because importing the SDK takes half a second.
         module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
         spec, around = self.spec, self._around
         own, headers = spec.env, spec.headers
@@ -173,8 +173,8 @@ class McpServer:
 
     async def _follow(self, session: Any) -> None:
         """List the tools again whenever they may have changed, or the server may hang. The pause
-        doubles each time, so that a server with constant changes does not fill the log; after a while
-        without notifications it is short again.
+        doubles each time, so that a server with constant changes does not fill the log; after
+        ``STEADY_SECONDS`` without notifications it is short again.
         """
         pause = REFRESH_SECONDS
         while True:
@@ -195,7 +195,7 @@ class McpServer:
         definitions = definitions_of(self.spec, offered, self._around.redact_output)
         self._session = session
         if definitions.usable != self._offered:
-            # Otherwise the tools keep their places, because models cache their order.
+            # Unchanged tools keep their positions, because models' servers cache prompts by them.
             self._replace(definitions.usable)
         self._tell_ready(definitions, session.protocol_version)
 
@@ -227,10 +227,10 @@ class McpServer:
             self._told(self.spec, status)
 
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
-        """Have the server carry out a call.
+        """Call a tool of the server.
 
         Raises:
-            ToolError: it refused, took too long, returned an invalid result, or is gone.
+            ToolError: the server refused, took too long, returned an invalid result, or is gone.
         """
         session = self._session
         if session is None:
@@ -260,14 +260,14 @@ class McpServer:
                 return ToolServerFailed(f"mcp_server_failed: the server {name}: {error}")
             except ToolError as error:
                 return error
-            # Before anything is cut: a part of a secret would not be recognised.
+            # Redacted before it is cut, because a part of a secret would not be recognised.
             content, structured = progress.secrets.redact_output_json(
                 [given.content, given.structured_content]
             )
             result = result_of(content, structured, is_error=given.is_error)
             env: ExecutionEnv = "remote" if self.spec.url else "unknown"
             return msgspec.structs.replace(result, execution_env=env)
-        # Only this call may hang, or the whole server: then it does not list its tools either.
+        # If the whole server hangs, and not only this call, it does not list its tools either.
         session.changed.set()
         return ToolServerFailed(
             f"mcp_timed_out: the server {name} did not answer for {seconds:g} seconds"
@@ -275,8 +275,8 @@ class McpServer:
 
 
 class _Progress:
-    """What a server says during a call, without secrets: its stream is cut where it is too long, and a
-    part of a secret would not be recognised.
+    """The progress reports of a server during a call. Secrets are removed before the stream is cut,
+    because a part of one would not be recognised.
     """
 
     def __init__(self, context: ToolContext) -> None:
@@ -301,7 +301,7 @@ class _Progress:
 _SESSION: Final = "nousd.tools.mcp.session"
 
 _loaded: Final[dict[str, Any]] = {}
-"""The session's module once it is completely imported: the one in ``sys.modules`` may be incomplete."""
+"""The session's module, once completely imported: the one in ``sys.modules`` may be incomplete."""
 
 
 def load_sdk_session() -> Any:
@@ -323,8 +323,8 @@ class McpTool(msgspec.Struct, frozen=True):
     """Implements ``Tool``.
 
     Args:
-        classes: the effects of a call, by the user's settings and never by the server's word.
-        call: has the server carry out a call.
+        classes: the effects of a call, as the user's settings declare them and never as the server does.
+        call: calls the tool on the server.
     """
 
     definition: Definition

@@ -1,8 +1,8 @@
 """A conversation with one MCP server, through the official SDK. Importing this takes 0.4 seconds.
 
-Every failure of a server, or of the SDK because of it, becomes ``ToolServerFailed``: foreign code can
-raise anything. Output schemas are not checked with the SDK's validator, because a hostile pattern in
-one would stop the event loop.
+Every failure of a server, or of the SDK because of a server, becomes ``ToolServerFailed``: foreign code
+can raise anything. Results are not checked with the SDK's validator of output schemas, because a hostile
+pattern in a schema would block the event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from nousd.tools.mcp.stdio import stdio_streams
 from nousd.wire.limits import MCP_TOOLS_MAX
 
 CONNECT_SECONDS: Final = 30.0
-"""How long a server may take until its tools are known."""
+"""Seconds that a server may take until the connection is established."""
 
 PAGES_MAX: Final = 64
 
@@ -62,7 +62,7 @@ class Session:
     """An open conversation. ``changed`` is set when the server's tools may have changed.
 
     Args:
-        redact_output: removes known secrets from the server's words.
+        redact_output: removes known secrets from the server's texts.
     """
 
     def __init__(self, client: Client, redact_output: Callable[[str], str]) -> None:
@@ -78,7 +78,7 @@ class Session:
         """Return the server's tools: at most one more than can be offered.
 
         Raises:
-            ToolServerFailed: it does not list them, or the list never ends.
+            ToolServerFailed: the server does not list them, or the list has too many pages.
         """
         if self._client.server_capabilities.tools is None and self._has_handshake:
             return []
@@ -102,11 +102,11 @@ class Session:
         return self._client.session.initialize_result is not None
 
     async def call(self, tool: str, args: Mapping[str, Any], on_progress: OnProgress) -> Outcome:
-        """Call a tool; cancelling notifies the server.
+        """Call a tool; a cancellation notifies the server.
 
         Raises:
             ToolError: the server refused, or returned an invalid result.
-            ToolServerFailed: it is gone.
+            ToolServerFailed: the server is gone.
         """
         request = mcp_types.CallToolRequest(
             params=mcp_types.CallToolRequestParams(name=tool, arguments=dict(args))
@@ -127,8 +127,8 @@ class Session:
         return Outcome(blocks, result.structured_content, bool(result.is_error))
 
     async def follow_changes(self) -> None:
-        """Set ``changed`` on notifications, for a server that must be subscribed to. Others send them
-        unasked.
+        """Set ``changed`` on notifications of a server that needs a subscription for them. Others send
+        them without one.
         """
         with _foreign(self._redact_output):
             try:
@@ -153,15 +153,15 @@ async def open_session(
     redact: Callable[[str], str],
     redact_output: Callable[[str], str],
 ) -> AsyncIterator[Session]:
-    """Connect to a server, until the block ends or the connection breaks, which cancels the block.
+    """Connect to a server for the duration of the block, which is cancelled if the connection breaks.
 
     Args:
-        env: the whole environment of a process.
-        redact: removes secrets from what a process logs.
-        redact_output: removes known secrets from the server's words.
+        env: the whole environment of the server's process.
+        redact: removes secrets from the log output of the process.
+        redact_output: removes known secrets from the server's texts.
 
     Raises:
-        ToolServerFailed: why there is no connection, or not any more.
+        ToolServerFailed: the connection failed or broke; the message is the reason.
     """
     if spec.url:
         streams = http_streams(spec, headers=headers)
@@ -193,7 +193,7 @@ async def open_session(
 
 @contextmanager
 def _foreign(redact_output: Callable[[str], str]) -> Iterator[None]:
-    """Translate whatever the SDK raises into our errors. A cancellation passes."""
+    """Translate every exception of the SDK into a ``NousdError``. A cancellation passes."""
     failure: NousdError | None = None
     try:
         yield
@@ -222,7 +222,7 @@ def _meaning_of(error: BaseException, redact_output: Callable[[str], str]) -> No
                 f"the answer is not as the protocol has it: {place}: {fault['msg']}"
             )
     if not isinstance(error, OSError | httpx2.HTTPError):
-        # Of the SDK, because of what a server sent; or a bug of ours.
+        # An error of the SDK because of a server's message, or a bug in nousd.
         _log.warning("an unexpected end of a conversation with an mcp server", exc_info=error)
     return ToolServerFailed(_short(redact_output(str(error) or type(error).__name__)))
 

@@ -1,6 +1,6 @@
 """The specification of an MCP server: how to reach it, and the classes of its tools.
 
-Where that was said, and by whom, is not known here.
+It does not know where a specification comes from.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nousd.errors import ConfigError
 from nousd.wire.objects.tool_footprint import ToolClass
 
 FOREIGN_CLASSES: Final[frozenset[ToolClass]] = frozenset({"exec", "network"})
-"""Default effects of a foreign tool: all."""
+"""Default effects of a foreign tool: it runs a program and reaches a network."""
 
 CALL_SECONDS: Final = 120.0
 """Default time-out of a call."""
@@ -28,14 +28,14 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One MCP server. It has a ``command`` or a ``url``.
 
     Args:
-        env: variables of its process besides the allowed ones of the daemon; ``${NAME}`` in a value
-            refers to a variable of the daemon. The same applies to ``headers``.
+        env: variables of its process in addition to the allowed ones of the daemon; ``${NAME}`` in a
+            value refers to a variable of the daemon. The same applies to ``headers``.
         cwd: the working directory of its process, relative to the workspace; None: the workspace.
-        classes: the effects of its tools, whatever it says itself.
+        classes: the effects of its tools, regardless of the server's own statements.
         tool_classes: the same for single tools, by the server's own names.
         tools: the offered tools, by the server's own names; None: all.
-        prefix: goes before its name where that must differ from the name of every other server.
-        is_literal: whether ``${NAME}`` in a value is no reference.
+        prefix: precedes its name in the names of its tools, to keep servers of the same name apart.
+        is_literal: whether ``${NAME}`` in a value is literal text and not a reference.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ServerSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full_name(self) -> str:
-        """Its name in the names of its tools."""
+        """The server's part of the names of its tools."""
         return f"{self.prefix}{self.name}"
 
     @property

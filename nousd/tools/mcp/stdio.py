@@ -1,6 +1,6 @@
-"""A server as a process of this machine: its messages are lines on its standard input and output.
+"""The connection to a server that is a process: messages are lines on its standard input and output.
 
-It runs under a supervisor, so it dies with the daemon and leaves nothing behind.
+The process runs under a supervisor, so it ends with the daemon and leaves no processes behind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def stdio_streams(
     """Start the server and yield the streams for a session of the SDK.
 
     Raises:
-        ToolServerFailed: it cannot be started, has ended, or sent an unacceptable message.
+        ToolServerFailed: the server cannot be started, has ended, or sent an unacceptable message.
     """
     argv = find_program(spec.command, env, ToolServerFailed)
     try:
@@ -74,7 +74,7 @@ class _Server:
         self._conversation = conversation
 
     async def read(self, to_session: FromServer) -> None:
-        """Pass on messages until the server ends, which always counts as a failure."""
+        """Forward messages until the server ends, which always counts as a failure."""
 
         async def take(line: bytes) -> None:
             message = _decode_message(line)
@@ -96,7 +96,7 @@ class _Answer(msgspec.Struct):
 
 
 def _decode_message(line: bytes) -> SessionMessage | None:
-    """Return a message; None if it is invalid or nobody waits for it."""
+    """Return a message; None for a log notification, and for an invalid message without an id."""
     try:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
@@ -109,7 +109,7 @@ def _decode_message(line: bytes) -> SessionMessage | None:
 
 
 def _as_error(line: bytes) -> SessionMessage | None:
-    """Return an error instead of an invalid answer, so that nobody waits for it."""
+    """Return an error in place of an invalid answer, so that its request does not wait for ever."""
     try:
         answer = decode_json(line, type=_Answer)
     except (msgspec.DecodeError, RecursionError):

@@ -1,1 +1,1 @@
-"""Output of tools: bounds, and capturing long outputs."""
+"""The output of tools: its bounds, and the capture of long outputs."""

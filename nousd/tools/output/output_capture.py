@@ -1,4 +1,4 @@
-"""Captures a whole output for the artifact store: in memory while it is short, else in a file.
+"""Capture a whole output for the artifact store: in memory while it is short, otherwise in a file.
 
 It does not know which part of the output is shown.
 """
@@ -12,24 +12,24 @@ from nousd.tools.spooled_file import SpooledFile
 from nousd.wire.limits import ARTIFACT_BYTES_MAX
 
 SPOOL_PIECE_BYTES: Final = 1024 * 1024
-"""Bytes that wait in memory before they go to the disk; a shorter output never does."""
+"""Bytes that are buffered in memory before they are written to disk; a shorter output never is."""
 
 END_BYTES: Final = 1024 * 1024
 """Bytes kept of the end of an output that is too long to be kept whole."""
 
-_GAP_BYTES_MAX: Final = 128  # Room for the line that says what is missing.
+_GAP_BYTES_MAX: Final = 128  # Room for the note about the missing bytes.
 
 
 class OutputCapture:
-    """Captures an output as it comes; of one that exceeds the largest artifact, it keeps the beginning
-    and the end.
+    """Captures an output as it arrives; of an output larger than the largest artifact, it keeps the
+    beginning and the end.
 
-    ``content``, once it is finished: the captured bytes, None if they could not be kept. ``remark``: a
-    sentence if that is not everything.
+    After ``finish``, ``content`` has the captured bytes, None if they could not be kept, and ``remark``
+    a sentence if they are not the whole output.
 
     Args:
-        folder: a directory on the file system where the file is created; None for the default.
-        in_memory: whether it never goes to a file, because it is in memory anyway.
+        folder: the directory in which the file is created; None for the default.
+        in_memory: whether to use no file, because the output is in memory anyway.
     """
 
     def __init__(self, folder: Path | None = None, *, in_memory: bool = False) -> None:
@@ -41,12 +41,12 @@ class OutputCapture:
         self._waiting = bytearray()
         self._end = bytearray()
         self._spool: SpooledFile | None = None
-        # The part that is certainly kept, and the part that may be dropped once the length is known.
+        # The beginning is always kept; a part of the end may be dropped once the length is known.
         self._end_bytes_max = END_BYTES + _GAP_BYTES_MAX
         self._begin_bytes_max = ARTIFACT_BYTES_MAX - self._end_bytes_max
 
     def feed(self, chunk: bytes) -> None:
-        """Take a piece. Returns at once and does not use the disk."""
+        """Take a piece. Return at once, without using the disk."""
         begin = chunk[: max(0, self._begin_bytes_max - self._bytes)]
         self._bytes += len(chunk)
         if self.remark:  # the file could not be written
@@ -59,7 +59,7 @@ class OutputCapture:
 
     @property
     def wants_to_spill(self) -> bool:
-        """True if so much waits in memory that the caller should call ``spill``."""
+        """True if so many bytes are buffered that the caller should call ``spill``."""
         return len(self._waiting) > SPOOL_PIECE_BYTES and not self._in_memory
 
     @property
@@ -69,7 +69,7 @@ class OutputCapture:
         return self._spool is None and is_in_memory
 
     def spill(self) -> None:
-        """Move the waiting bytes to the disk; blocks."""
+        """Write the buffered bytes to disk; blocks."""
         try:
             self._spool = self._spool or SpooledFile(self._folder)
             self._spool.write(self._waiting)

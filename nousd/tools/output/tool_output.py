@@ -1,6 +1,6 @@
 """The bounds of a tool's output: for the model, for subscribers, and for the artifact store.
 
-No memory here grows with the output: a command may print gigabytes.
+Memory use does not grow with the output: a command may print gigabytes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from nousd.wire.limits import (
 from nousd.wire.objects.field_types import OutputKind
 
 RUNS_MAX: Final = 64
-"""Pieces of one pause that keep their order where streams alternate."""
+"""Pieces in one pause that keep their order if streams alternate."""
 
 _STREAMS_MAX: Final = 2
-"""Streams of one program."""
+"""The number of streams of one program."""
 
 STREAM_PAUSE_SECONDS: Final = 0.05
 """Pause between two pieces of a stream, so that a thousand short lines become a few pieces."""
 
 _SHORT_BYTES_MAX: Final = EVENT_TEXT_BYTES_MAX - 2048
-"""An output up to here is whole in every event, with whatever is said about it."""
+"""An output up to this size is whole in every event, together with the notes about it."""
 
 _TAIL_BYTES: Final = (
     TOOL_RESULT_BYTES_MAX + 4
@@ -41,14 +41,13 @@ _TAIL_BYTES: Final = (
 
 
 class OutputCollector:
-    """Collects output as it comes: an excerpt for the model, and all of it for the artifact store.
+    """Collects output as it arrives: an excerpt for the model, and all of it for the artifact store.
 
-    The excerpt is text: without the newlines at its end, and with U+FFFD for what is not UTF-8. What is
-    stored is equal to the output byte for byte.
+    The excerpt is text without trailing newlines, with U+FFFD for bytes that are not UTF-8. The stored
+    output is equal to the original byte for byte.
 
     Args:
-        folder: a directory on the file system where a long output is kept meanwhile; None for the
-            default.
+        folder: the directory in which a long output is kept until it is stored; None for the default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -74,11 +73,11 @@ class OutputCollector:
             await trio.to_thread.run_sync(self._whole.finish)
 
     def head(self) -> ToolResult:
-        """Return the beginning of the output, with a note if that is not all."""
+        """Return the beginning of the output, with a note if it was cut."""
         return self._excerpt.head(self._whole)
 
     def tail(self) -> ToolResult:
-        """Return the end of the output, with a note if that is not all."""
+        """Return the end of the output, with a note if it was cut."""
         return self._excerpt.tail(self._whole)
 
 
@@ -125,10 +124,10 @@ class _Excerpt:
 
 
 def head_of(text: str, secrets: Secrets) -> ToolResult:
-    """Return the beginning of a text, with a note if that is not all.
+    """Return the beginning of a text, with a note if it was cut.
 
     Args:
-        secrets: removed before it is cut, because a part of one would not be recognised.
+        secrets: removed before the text is cut, because a part of one would not be recognised.
     """
     data = secrets.redact_output(text).encode("utf-8", "replace")
     excerpt = _Excerpt()
@@ -137,7 +136,7 @@ def head_of(text: str, secrets: Secrets) -> ToolResult:
 
 
 def within_bounds(full: bytes | SpooledFile) -> bytes | SpooledFile | None:
-    """Return the part that is kept of an output that was assembled elsewhere."""
+    """Return the part to keep of an output that was assembled elsewhere."""
     return _whole_of(full).content if isinstance(full, bytes) else full
 
 
@@ -169,15 +168,15 @@ def last_part(data: bytes) -> str:
 
 
 class WholeCharacters:
-    """Holds back the beginning of a character at the end of a chunk, so that nothing of another stream
-    comes into its middle.
+    """Holds back an incomplete character at the end of a chunk, so that the output of another stream
+    cannot split it.
     """
 
     def __init__(self) -> None:
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return the bytes up to the last character that is whole, or can never be."""
+        """Return the bytes without an incomplete character at the end, which is held back."""
         data = self._held + chunk
         self._held = data[len(data) - _count_partial_bytes(data) :]
         return data[: len(data) - len(self._held)]
@@ -188,7 +187,7 @@ class WholeCharacters:
 
 
 def _count_partial_bytes(data: bytes) -> int:
-    """Return how many bytes at the end are the beginning of a character in UTF-8."""
+    """Return the number of bytes at the end that begin a character in UTF-8 without completing it."""
     for count, byte in enumerate(reversed(data[-3:]), 1):
         if byte >= 0xC0:
             return count if count < 2 + (byte >= 0xE0) + (byte >= 0xF0) else 0
@@ -198,11 +197,11 @@ def _count_partial_bytes(data: bytes) -> int:
 
 
 class OutputStream:
-    """Passes output on to ``emit`` in pieces while it appears, up to a bound. Each piece is of one
-    stream, and they come in the order in which they were fed, except that of ``RUNS_MAX`` pieces in one
-    pause the rest is joined, stream by stream.
+    """Passes output to ``emit`` in pieces as it appears, up to a bound. Each piece belongs to one
+    stream. Pieces keep the order in which they were fed, except that after ``RUNS_MAX`` pieces in one
+    pause the rest is joined to the last piece of its stream.
 
-    ``feed`` never waits: at most ``TOOL_UPDATES_BYTES_MAX`` wait for a slow ``emit``.
+    ``feed`` never waits: at most ``TOOL_UPDATES_BYTES_MAX`` bytes are buffered for a slow ``emit``.
     """
 
     def __init__(self, emit: Emit) -> None:
@@ -215,7 +214,7 @@ class OutputStream:
 
     def feed(self, chunk: bytes, stream: OutputKind | None = None) -> None:
         """Take a chunk of one stream."""
-        if self._bytes_left < 0:  # whether the note about the bound was emitted
+        if self._bytes_left < 0:  # the bound is reached, and a note says so
             return
         piece = chunk[: self._bytes_left]
         self._bytes_left -= len(piece)
@@ -228,7 +227,7 @@ class OutputStream:
 
     @property
     def is_fed(self) -> bool:
-        """True if any output has come."""
+        """True if any output was fed."""
         return self._bytes_left != TOOL_UPDATES_BYTES_MAX
 
     def finish(self) -> None:
@@ -239,7 +238,7 @@ class OutputStream:
         self._news.set()
 
     async def run(self) -> None:
-        """Emit until everything that was fed is emitted and ``finish`` was called."""
+        """Emit the fed output until ``finish`` was called and all of it is emitted."""
         while True:
             await self._news.wait()
             self._news = trio.Event()

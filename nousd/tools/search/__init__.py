@@ -1,1 +1,1 @@
-"""The process that carries out ``find`` and ``grep``."""
+"""The process that runs ``find`` and ``grep``."""

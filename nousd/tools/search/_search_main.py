@@ -1,11 +1,10 @@
-"""The search process: carries out one ``find`` or ``grep`` and prints its result.
+"""The search process: runs one ``find`` or ``grep`` and prints its result.
 
-Its arguments: PIECE...; the pieces are the JSON that
-``nousd.tools.search.process`` makes. It is a program because matching is computation: a regular
-expression can run forever, and in a thread it would block the event loop. Standard library only, so
-that it starts quickly.
+Its arguments, PIECE..., are the pieces of the JSON that ``nousd.tools.search.process`` writes. It is a
+program because matching is computation: a regular expression can run forever, and in a thread it would
+block the event loop. It uses only the standard library, so that it starts quickly.
 
-Exit codes: 0 with the result printed; 2 with the reason why the search is impossible.
+Exit codes: 0 if the result is printed; 2 if the reason is printed why the search is impossible.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from nousd.tools.fs.path_sandbox import PathSandbox
 from nousd.tools.fs.tree_walk import open_tree
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
-"""Limit of address space: a directory of many millions of names ends the search, not the machine."""
+"""Limit of address space, so that a directory of many millions of names harms only the search."""
 
 LINE_BYTES_MAX: Final = 64 * 1024
 """Bytes of a line that are searched."""
@@ -43,8 +42,8 @@ LINE_CHARS_SHOWN: Final = 500
 """Characters of a line that are shown."""
 
 LINE_CHARS_PRINTED: Final = 8 * 1024
-"""Characters of a line that are printed: a secret that begins in what is shown is whole there, so that
-``process`` can remove it. Behind them stand a NUL and the number of bytes to show."""
+"""Characters of a line that are printed, so that a secret that begins in the shown part is whole and
+``process`` can remove it. They are followed by a NUL and the number of bytes to show."""
 
 BINARY_PROBE_BYTES: Final = 8 * 1024
 """A file with a NUL in its first bytes is not searched."""
@@ -53,7 +52,7 @@ Request = dict[str, Any]
 
 
 def main(arguments: list[str]) -> int:
-    warnings.simplefilter("ignore")  # such as those about doubtful expressions
+    warnings.simplefilter("ignore")  # such as warnings about ambiguous expressions
     return _answer(json.loads("".join(arguments)))
 
 
@@ -99,7 +98,7 @@ def find(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 
 
 class Line(NamedTuple):
-    """A line that matches, or that is context of one."""
+    """A line that matches, or that is the context of one."""
 
     label: str
     number: int
@@ -117,11 +116,11 @@ class Line(NamedTuple):
 
 
 Hit = list[Line]
-"""Return a matching line after the context before it, or one line of context after a match."""
+"""A matching line preceded by its context, or one line of context after a match."""
 
 
 def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
-    """Yield ``path:line: text`` for matching lines, ``path-line- text`` for those around them."""
+    """Yield ``path:line: text`` for matching lines and ``path-line- text`` for lines around them."""
     matches_left = request["limit"]
     left_out: list[Parts] = []
     for hit in _hits(path_sandbox, request, left_out):
@@ -136,7 +135,7 @@ def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 
 
 def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
-    """Yield the matches; add files with several names to ``left_out``."""
+    """Yield the matches; add files with several names (hard links) to ``left_out``."""
     search = _expression(request).search
     given, context = request["path"], request["context"]
     with path_sandbox.locate(given) as place:
@@ -203,7 +202,7 @@ def _glob(field: str, pattern: str) -> Callable[[Parts], bool]:
 
 
 def _prefix(given: str) -> str:
-    """Return paths in a spelling that the other tools accept."""
+    """Return the prefix of printed paths, so that other tools accept them."""
     return "" if given in {".", "./"} else given.rstrip("/") + "/"
 
 

@@ -1,8 +1,8 @@
-"""Runs ``find`` and ``grep`` in a separate process, which can be killed at any moment.
+"""Run ``find`` and ``grep`` in a separate process, which can be killed at any moment.
 
-Why a process, and not a thread or ``rg``: matching is computation, so a thread would slow down the
-event loop and a catastrophic expression could never be stopped; other programs may not be installed,
-and do not confine themselves as ``nousd.tools.fs.path_sandbox`` does.
+Why a process and not a thread or ``rg``: matching is computation, so a thread would slow down the event
+loop, and a catastrophic expression could never be stopped; other programs may not be installed, and do
+not confine themselves as ``nousd.tools.fs.path_sandbox`` does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ SEARCH_SECONDS_MAX: Final = 30.0
 """Time limit of one search."""
 
 PATTERN_CHARS_MAX: Final = 2048
-"""Maximum characters of a pattern or glob: the request is passed in the arguments of a process, which
-are bounded."""
+"""Maximum characters of a pattern or glob: the request is passed in the arguments of a process, whose
+length is bounded."""
 
 PATH_CHARS_MAX: Final = 4096
 """Maximum characters of the path to search."""
@@ -50,7 +50,7 @@ async def search(
         nothing: the text of the result if nothing matches.
 
     Raises:
-        ToolError: it is impossible, takes too long or fails.
+        ToolError: the search is impossible, takes too long or fails.
     """
     context.extend_idle_deadline(seconds_max)
     collector = OutputCollector(context.spool_folder)
@@ -75,8 +75,8 @@ async def search(
 
 
 class _LongLines:
-    """Cuts the lines that are too long to show, where ``_search_main`` says; their secrets are removed
-    already, because a part of one would not be recognised.
+    """Cuts the lines that are too long to show, to the length that ``_search_main`` printed. Secrets are
+    removed before, because a part of one would not be recognised.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ def _shorten_line(line: bytes) -> bytes:
 
 
 def _failure(ended: ProcessEnd, seconds_max: float) -> str | None:
-    """Return the reason why a search failed; None if its output contains the reason."""
+    """Return why a search failed; None if it succeeded, or its output contains the reason."""
     if ended.timed_out:
         return f"took longer than {seconds_max:g} seconds; narrow the search"
     if ended.failure is not None:
@@ -122,11 +122,11 @@ def _encode_request(command: str, request: dict[str, Any], path_sandbox: PathSan
         "hard_links": path_sandbox.restrictions.hard_links,
         "may_miss": path_sandbox.restrictions.may_miss,
         "opened": path_sandbox.opened,
-        # Compiled here with the same flags, so that errors are the same.
+        # The process compiles the patterns again, with the same flags.
         "closed": [
             (pattern.pattern, pattern.flags) for pattern in path_sandbox.restrictions.reading
         ],
     }
-    # The standard library's encoder: names that are not UTF-8 survive it.
+    # The standard library's encoder keeps names that are not UTF-8.
     text = json.dumps(request | surroundings)
     return [text[start : start + _PIECE_CHARS] for start in range(0, len(text), _PIECE_CHARS)]

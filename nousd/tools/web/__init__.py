@@ -1,1 +1,1 @@
-"""Fetching a web page: allowed addresses, bounded requests, HTML as text."""
+"""Fetch a web page: allowed addresses, bounded requests, HTML as text."""

@@ -1,8 +1,8 @@
 """The process that converts an HTML page to text.
 
-Its arguments: LIBRARIES FORMAT CHARSET; LIBRARIES is the folder with the parser. It reads the page on
-stdin and prints the text, followed by a NUL. It is a program because parsing is computation: in a thread
-it would block the event loop, and a page that is made to be slow could not be stopped. It does not know
+Its arguments are LIBRARIES FORMAT CHARSET; LIBRARIES is the folder with the parser. It reads the page
+from stdin and prints the text, followed by a NUL. It is a program because parsing is computation: in a
+thread it would block the event loop, and a maliciously slow page could not be stopped. It does not know
 where the page came from.
 """
 
@@ -14,7 +14,7 @@ import warnings
 from typing import Final
 
 MEMORY_BYTES_MAX: Final = 2 * 1024**3
-"""Limit of address space: a tree takes a hundred times the bytes of its page."""
+"""Limit of address space: the parsed tree takes a hundred times the bytes of its page."""
 
 CPU_SECONDS_MAX: Final = 30
 """Time limit for the case that the parent has died."""

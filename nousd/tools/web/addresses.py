@@ -1,7 +1,7 @@
 """The network addresses that ``web_fetch`` may connect to: public ones, and those the user allows.
 
-An address that embeds another one (the forms of IPv4 in IPv6) is judged as the embedded one. Nothing is
-resolved or connected here: the caller must connect to the very address that was judged. Pure.
+An IPv6 address that embeds an IPv4 address is judged as the embedded one. This module does not resolve
+or connect: the caller must connect to exactly the address that was judged. Pure.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_PUBLIC: Final[tuple[Network, ...]] = (
 
 
 def is_public(address: Address) -> bool:
-    """Return whether an address means the same host everywhere on the internet."""
+    """Return whether an address denotes the same host everywhere on the internet."""
     address = _innermost(address)
     return (
         address.is_global
@@ -47,7 +47,7 @@ def is_public(address: Address) -> bool:
 
 
 def _innermost(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address embeds, else the address."""
+    """Return the IPv4 address that an IPv6 address embeds, otherwise the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -56,7 +56,7 @@ def _innermost(address: Address) -> Address:
 
 
 class WebAllow:
-    """The addresses that may be reached although they are not public.
+    """The hosts and addresses that may be reached although they are not public.
 
     Args:
         entries: hosts, by name or address, and networks such as ``10.0.0.0/8``.
@@ -85,7 +85,7 @@ class WebAllow:
         """Refuse a host if any of its addresses may not be reached.
 
         Raises:
-            ToolError: naming the host, and the setting that allows it.
+            ToolError: with the host, and the setting that allows it.
         """
         if host in self._hosts:
             return
@@ -105,7 +105,7 @@ def literal(host: str) -> Address | None:
     """Return the address that a host's name spells; None for a name to resolve.
 
     Raises:
-        ToolError: it is a number in an unusual spelling: this code and the system might read it
+        ToolError: it is a number in an unusual spelling, which this code and the system might read
             differently.
     """
     try:

@@ -24,7 +24,7 @@ HTML_BYTES_MAX: Final = 2 * 1024 * 1024
 """Maximum bytes of an HTML page that are converted; conversion takes about a second per MiB."""
 
 TEXT_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Maximum bytes of its text."""
+"""Maximum bytes of the text of a page."""
 
 EXTRACT_SECONDS_MAX: Final = 20.0
 
@@ -68,7 +68,7 @@ _CHARSETS: Final = frozenset(
         *("big5hkscs", "euc_jp", "euc_kr", "shift_jis", "cp932", "cp949", "iso2022_jp"),
     }
 )
-"""The encodings of pages. Python knows more, and a page must not make us use some of those."""
+"""The supported encodings. Python has more, some of which a page must not be able to select."""
 
 _MEANT: Final = {
     **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
@@ -77,14 +77,14 @@ _MEANT: Final = {
     "euc_kr": "cp949",
     "shift_jis": "cp932",
 }
-"""Encodings that browsers read as a larger one, because pages use that under the smaller one's name."""
+"""declared encoding -> the superset as which browsers read it, because pages use its characters, too."""
 
 
 async def text_of(page: Page, form: Form) -> str:
     """Return the text of a page.
 
     Raises:
-        ToolError: it is not text, or takes too much work.
+        ToolError: the page is not text, or its conversion fails or takes too long.
     """
     kind = page.media_type
     if kind in _HTML and form != "raw":
@@ -97,7 +97,7 @@ async def text_of(page: Page, form: Form) -> str:
 
 
 def _look_up_charset(charset: str | None) -> str | None:
-    """Return Python's name of an encoding; None if it is not among the encodings of pages."""
+    """Return Python's name of an encoding; None if it is not supported."""
     try:
         name = codecs.lookup(charset or "").name
     except LookupError:
@@ -175,5 +175,5 @@ async def _send(stream: trio.abc.SendStream, data: bytes) -> None:
     try:
         await stream.send_all(data)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        return  # The process has ended; its exit code says how.
+        return  # The process has ended; if it failed, the NUL after its text is missing.
     await stream.aclose()

@@ -1,13 +1,13 @@
-"""Fetches one page over HTTP, within limits, from a checked address.
+"""Fetch one page over HTTP, within limits, from a checked address.
 
 Theory of operation. A host is resolved once; its addresses are judged (``addresses``), and the
-connection goes to one of exactly these addresses, never to the name again, so a second DNS answer
-cannot lead elsewhere. Host, TLS name and certificate remain those of the name. The same holds for each
-redirect. A redirect to another host is reported and not followed: the approval was for the first host.
+connection goes to one of exactly these addresses, so that a second DNS answer cannot lead elsewhere.
+Host header, TLS name and certificate remain those of the name. The same holds for each redirect. A
+redirect to another host is reported and not followed: the approval was for the first host.
 
-It uses a transport without a client: so there are no proxies, no ``.netrc``, no cookies and nothing
-else from the environment. Decompression is done here, because its output has to be bounded. This module
-does not interpret the bytes.
+The module uses an HTTP transport without a client, so it uses no proxies, no ``.netrc``, no cookies and
+nothing else from the environment. It decompresses the body itself, because the output must be bounded,
+and does not interpret the bytes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ URL_CHARS_MAX: Final = 8192
 
 _PORTS_ALLOWED: Final = (80, 443)
 _PRIVILEGED_PORTS: Final = 1024
-"""On lower ports, other services listen that may misread an HTTP request."""
+"""Other services, which may misread an HTTP request, listen on lower ports."""
 
 _MEDIA_TYPE_CHARS_MAX: Final = 100
-"""A longer media type is ignored, because it appears in the result."""
+"""A longer media type is cut, because it appears in the result."""
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
@@ -68,7 +68,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[Address]]]
 
 
 async def system_resolve(host: str, port: int) -> Sequence[Address]:
-    """A ``Resolve`` that asks the system."""
+    """A ``Resolve`` that uses the system's resolver."""
     found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_STREAM)
     return [ip_address(address[0]) for *_, address in found]
 
@@ -91,9 +91,9 @@ class Page(msgspec.Struct, frozen=True):
     Args:
         url: the final URL.
         media_type: without parameters, in lower case; empty if there is none.
-        charset: as the server declares it; None if it does not.
+        charset: as the server declares it; None if it declares none.
         is_cut: whether ``body`` is only the beginning.
-        moved_to: the URL of a redirect to another host; then there is no body.
+        moved_to: the URL of a redirect to another host, in which case there is no body.
     """
 
     url: str
@@ -141,7 +141,7 @@ async def fetch(text: str, reach: Reach) -> Page:
     """Fetch a URL.
 
     Raises:
-        ToolError: it is refused, unavailable, or takes too long.
+        ToolError: the page is refused, unavailable, or takes too long.
     """
     import httpx2
 
@@ -217,7 +217,7 @@ async def _addresses(url: httpx2.URL, reach: Reach) -> Sequence[Address]:
         found = [address]
     else:
         found = await reach.resolve(host, url.port or _DEFAULT_PORTS[url.scheme])
-    # All of them: a mix of public and private addresses is a sign of an attack.
+    # All addresses are checked: a mix of public and private ones is a sign of an attack.
     reach.allow.check(host, found)
     unique = list(dict.fromkeys(found))[:ADDRESSES_MAX]
     if not unique:
@@ -277,8 +277,8 @@ async def _body(response: httpx2.Response) -> tuple[bytes, bool]:
 
 @asynccontextmanager
 async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[bytes]]:
-    """Read the response. If it is left early, reading is cancelled: only an exception from the
-    library's inner generators closes them.
+    """Yield the chunks of a response. If the block is left early, reading is cancelled, because only an
+    exception inside the library's inner generators closes them.
     """
     async with aclosing(response.aiter_raw()) as chunks:
         try:
@@ -291,8 +291,8 @@ async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[byte
 
 
 Inflate = Callable[[bytes, int], bytes]
-"""Takes a received piece and the maximum bytes of its output, at least 1. Does not report the end of
-the stream.
+"""Takes a received piece and the maximum bytes of output, at least 1; returns the output. Does not
+report the end of the stream.
 """
 
 
@@ -311,7 +311,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 class _Inflater:
-    """Decompresses gzip, of several members too, and zlib, for which some servers send raw deflate."""
+    """Decompresses gzip, even of several members, zlib, and the raw deflate that some servers send."""
 
     def __init__(self) -> None:
         # 32: zlib recognises gzip or zlib by the first bytes.
@@ -325,7 +325,7 @@ class _Inflater:
         while chunk and len(data) < most:
             if self._zlib.eof:
                 if not chunk.startswith(_GZIP):
-                    break  # Browsers ignore the bytes that some servers append.
+                    break  # Some servers append bytes, which browsers ignore, too.
                 self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
             data += self._inflate(chunk, most - len(data))
             chunk = self._zlib.unused_data
