@@ -1,4 +1,4 @@
-"""Agents: workers that are described in Markdown files with front matter.
+"""Agents: workers described in Markdown files with front matter.
 
     ---
     name: reviewer
@@ -10,8 +10,8 @@
     ---
     You review changes. ...
 
-The front matter is YAML, the rest is the prompt. Only what stands in ``WorkerSpec`` can be said. Where
-the files are, and who trusts them, is not known here.
+The front matter is YAML with the fields of ``WorkerSpec``; the rest of the file is the prompt. This
+module does not know where the files are, or whether the user trusts them.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _DEPTH_MAX: Final = 4
 """Maximum nesting of front matter; valid files need three levels."""
 
 _EVENTS_MAX: Final = 4096
-"""Maximum values and lists of front matter, because reading takes time; valid files need
-half of them."""
+"""Maximum values and lists of front matter, because reading takes time; valid files need at most half
+as many."""
 
 
 class Agent(NamedTuple):
     """The content of an agent file.
 
     Args:
-        worker: as the file describes it; None if it cannot be used.
-        hash: of the file's bytes; "" if they could not be read.
-        problems: faults, and parts that are not in force, for people.
+        worker: the worker that the file describes; None if it cannot be used.
+        hash: the hash of the file's bytes; "" if they could not be read.
+        problems: faults, and parts that are not in force, as texts for people.
     """
 
     name: str
@@ -67,12 +67,12 @@ Trusts = Callable[[str, str], bool]
 
 
 class Catalogue(NamedTuple):
-    """The agents of a session, in the order of the list."""
+    """The agents of a session, in the order in which lists show them."""
 
     agents: tuple[Agent, ...] = ()
 
     def in_force(self, trusts: Trusts) -> Catalogue:
-        """Return the agents reduced to the parts in force.
+        """Return the agents, reduced to the parts that are in force.
 
         Args:
             trusts: returns whether the user trusts a project file with that path and hash.
@@ -80,7 +80,7 @@ class Catalogue(NamedTuple):
         return Catalogue(tuple(_in_force(agent, trusts) for agent in self.agents))
 
     def find(self, name: str) -> WorkerSpec | None:
-        """Return the worker of that name, if it can be used."""
+        """Return the worker of that name; None if there is none that can be used."""
         return next((agent.worker for agent in self.usable if agent.name == name), None)
 
     @property
@@ -90,13 +90,13 @@ class Catalogue(NamedTuple):
 
     @property
     def described(self) -> tuple[tuple[str, str], ...]:
-        """Their names and descriptions."""
+        """The names and descriptions of the usable agents."""
         workers = (agent.worker for agent in self.agents if agent.worker is not None)
         return tuple((worker.name, worker.description) for worker in workers)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the usable agents."""
         return tuple(agent.name for agent in self.usable)
 
 
@@ -115,11 +115,11 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
         name: the name if the file has none.
 
     Raises:
-        ConfigError: the fault; a wrong key is named.
+        ConfigError: the text is invalid; the message names an unknown key.
     """
     found = _FRONT_MATTER.match(text)
     if found is None and text.startswith("---"):
-        # As a prompt alone, its rules would not be in force.
+        # If all of the file were the prompt, its rules would not be in force.
         raise ConfigError("the front matter does not end with a line ---")
     table = {} if found is None else _table(found[1])
     for key in table:
@@ -163,8 +163,8 @@ def _table(text: str) -> dict[str, Any]:
 
 
 def _require_plain(events: Iterable[Any]) -> None:
-    """Refuse YAML that could expand, nest deeply or name a type; for a type that does not fit its value
-    the library raises undocumented errors.
+    """Raise ConfigError for YAML with aliases, deep nesting or tags; for a tag that does not fit its
+    value, the library raises undocumented errors.
     """
     import yaml
 
@@ -184,7 +184,7 @@ def _require_plain(events: Iterable[Any]) -> None:
         if count >= _EVENTS_MAX:
             raise ConfigError(f"the front matter holds more than {_EVENTS_MAX} values and lists")
         if isinstance(event, yaml.ScalarEvent):
-            event.value.encode()  # half of a surrogate pair is a ValueError
+            event.value.encode()  # raises ValueError for a lone surrogate
             if len(event.value) > RULE_CHARS_MAX:
                 raise ConfigError(
                     f"the front matter has a value of more than {RULE_CHARS_MAX} characters"

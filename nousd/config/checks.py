@@ -1,4 +1,4 @@
-"""Checks values against the machine: an existing directory, a usable address."""
+"""Check setting values on this machine: an existing directory, a usable address."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _parent_fault(path: Path) -> str:
 
 
 def _url_fault(url: str) -> str:
-    # Nothing of it is repeated, because a part of it may be a secret.
+    # The error does not repeat the URL, because a part of it may be a secret.
     if "@" in url:
         return "a URL with a name or password in it is not taken"
     if "?" in url or "#" in url:
@@ -90,4 +90,4 @@ _CHECKS: Final[dict[str, Callable[[Any], str]]] = {
     "record": _parent_fault,
     "api_base": _url_fault,
 }
-"""name -> function that returns the fault of the value on this machine, or ""."""
+"""name of a setting -> function that returns the fault of a value on this machine, or ""."""

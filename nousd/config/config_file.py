@@ -1,6 +1,6 @@
 """The settings file as TOML: its path, its content, and whether others can read it.
 
-What its keys mean is not known here.
+This module does not interpret its keys.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ConfigFile(NamedTuple):
 
     Args:
         path: None if no file was named and the default one does not exist.
-        origin: what named it.
-        exposure: why it must not contain keys, and what to do; "" if it may.
+        origin: the source that named the file.
+        exposure: why the file must not contain API keys, and how to change that; "" if it may.
     """
 
     path: Path | None
@@ -41,7 +41,7 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
     missing.
 
     Raises:
-        ConfigError: it does not exist, cannot be read, is too long, or is not TOML.
+        ConfigError: the file does not exist, cannot be read, is too long, or is not TOML.
     """
     given = _find(chosen, environ, here)
     path = read_value(SettingInfo("config", Path, Meta()), given)

@@ -1,6 +1,6 @@
-"""Reads durations as people write them: ``500ms``, ``30s``, ``5m``, ``1h``, ``1h30m``, ``7d``.
+"""Read durations as people write them: ``500ms``, ``30s``, ``5m``, ``1h``, ``1h30m``, ``7d``.
 
-A plain number is in the unit of the thing that is set, which its name ends with.
+A plain number is in the unit with which the setting's name ends.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _EXAMPLES: Final = ("500ms", "30s", "5m", "1h", "7d")
 
 
 def form(unit: str, *, is_whole: bool = False) -> str:
-    """Return what durations look like, for errors: examples, and the unit of a plain number.
+    """Return a description of valid durations for errors: examples, and the unit of a plain number.
 
     Args:
         unit: a key of ``UNIT_WORDS``.
-        is_whole: whether they must be whole numbers of it.
+        is_whole: whether durations must be whole numbers of the unit.
     """
     shown = [text for text in _EXAMPLES if not is_whole or read_duration(text, unit).is_integer()]
     examples = " or ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
@@ -39,7 +39,7 @@ def form(unit: str, *, is_whole: bool = False) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit that a name ends with, a key of ``UNIT_WORDS``; "" if it ends with none."""
+    """Return the unit with which a name ends, a key of ``UNIT_WORDS``; "" if it ends with none."""
     unit = name.rpartition("_")[2]
     return unit if unit in UNIT_WORDS else ""
 
@@ -63,7 +63,7 @@ def read_whole_duration(text: str, unit: str) -> int:
     """Return a duration in whole ``unit``.
 
     Raises:
-        ValueError: as ``read_duration``, or it is not a whole number of them.
+        ValueError: as ``read_duration``, or the duration is not a whole number of units.
     """
     try:
         return int(text)

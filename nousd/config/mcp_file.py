@@ -1,4 +1,4 @@
-"""The tables of the settings file that say which MCP servers there are.
+"""The tables of the settings file that define MCP servers.
 
 ::
 
@@ -6,15 +6,15 @@
     command = ["npx", "-y", "server-files", "."]
     cwd = "~/work"                       # default: the workdir
     tools = ["read_file"]                # only these are offered; default: all
-    classes = ["exec", "network"]        # what they may do, which is the default
+    classes = ["exec", "network"]        # effects of its tools; this is the default
     timeout_ms = 120000                  # of one call
     enabled = true
 
-    [mcp.files.env]                      # beside a few harmless variables of the daemon's
+    [mcp.files.env]                      # in addition to a few harmless variables of the daemon
     LOG_LEVEL = "warning"
     API_KEY = "${FILES_API_KEY}"         # a variable of the daemon's environment
 
-    [mcp.files.tool_classes]             # the same for single tools
+    [mcp.files.tool_classes]             # effects of single tools
     read_file = ["read"]
 
     [mcp.search]
@@ -23,8 +23,8 @@
     [mcp.search.headers]
     Authorization = "Bearer ${SEARCH_TOKEN}"
 
-A key may also stand in ``env`` or ``headers`` itself, in a file that others cannot read (chmod 600).
-Only what stands in the file is looked at here.
+An API key may also be written into ``env`` or ``headers``, in a file that others cannot read (chmod
+600). This module reads only the file, and does not resolve references.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ _HEADER_NAME: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 
 
 def read_mcp_file(file: ConfigFile) -> tuple[ConfiguredMcpServer, ...]:
-    """Read the tables, in their order.
+    """Read the tables, in file order.
 
     Raises:
-        ConfigError: one line with the file, the table, the key and what it must be; never a value that
-            may be a key.
+        ConfigError: one line with the file, the table, the key and its valid values; never a value that
+            may be an API key.
     """
     servers = open_table(file, "mcp", file.table.get("mcp", {}), MCP_SERVERS_MAX)
     return tuple(_server(file, name, value) for name, value in servers.content.items())
@@ -128,7 +128,7 @@ def _read_outer(table: Table) -> McpTable:
     if said.url is not None and (
         not said.url.startswith(("http://", "https://")) or "@" in said.url
     ):
-        # Nothing of it is repeated, because a part of it may be a secret.
+        # The error does not repeat the URL, because a part of it may be a secret.
         raise ConfigError(
             f"url must be one of http or https without a name or password in it ({table.origin})"
         )
@@ -140,7 +140,7 @@ def _read_outer(table: Table) -> McpTable:
 
 
 def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> dict[str, Secret]:
-    """Read values that may be keys: by their names, or all of them."""
+    """Read values that may be API keys: those with such names, or all of them."""
     found: dict[str, Secret] = {}
     for name, value in table.content.items():
         if not re.fullmatch(names, name):

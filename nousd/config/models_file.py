@@ -1,24 +1,24 @@
-"""The tables of the settings file that say which providers and models there are.
+"""The tables of the settings file that define providers and models.
 
 ::
 
     provider = "work"                    # the provider of sessions that name no model
 
-    [providers.anthropic]                # named like a dialect: speaks it, at the vendor's own base
+    [providers.anthropic]                # named like a dialect: speaks it, at the vendor's base URL
     api_key_command = ["pass", "show", "anthropic"]
 
-    [providers.work]                     # any other name: the dialect has to be said
+    [providers.work]                     # any other name: needs a dialect
     dialect = "openai"                   # openai, openai-responses, anthropic, gemini or mock
     api_base = "https://llm.example/v1"  # as the vendor documents it: OpenAI dialects end in /v1
     api_key = "..."                      # only in a file that others cannot read (chmod 600)
     model = "large"                      # its default model
 
-    [models."work/large"]                # what the provider does not know of a model, or not well
+    [models."work/large"]                # facts that the provider does not report, or wrongly
     context_window = 200000              # tokens
     input_price = 3.0                    # US dollars per million tokens; with output_price
     output_price = 15.0
-    cache_read_price = 0.3               # default: as other input
-    cache_write_price = 3.75             # default: as other input
+    cache_read_price = 0.3               # default: the input price
+    cache_write_price = 3.75             # default: the input price
     attachments = ["image/*", "application/pdf"]
 
     [aliases]
@@ -26,11 +26,11 @@
 
 The key of a provider is taken from the environment (``OPENAI_API_KEY`` for both OpenAI dialects,
 ``ANTHROPIC_API_KEY``, ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``; ``NOUSD_WORK_API_KEY`` for a provider
-``work``), else it is ``api_key``, else what ``api_key_command`` prints when the provider is first used.
-A vendor whose key is in the environment needs no table; but the other dialect of OpenAI has to be named,
-by ``provider``, ``model`` or a table ``[providers.openai-responses]``, which may be empty.
+``work``), else from ``api_key``, else from the output of ``api_key_command`` when the provider is first
+used. A vendor whose key is in the environment needs no table; but the other dialect of OpenAI must be
+named, by ``provider``, ``model`` or a table ``[providers.openai-responses]``, which may be empty.
 
-Only what stands in the file is looked at here: no environment, no flag, no network.
+This module reads only the file: no environment, no flags, no network.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ CONTEXT_WINDOW_MAX: Final = 100_000_000
 PRICE_MAX: Final = 1_000_000
 
 AUTO: Final = "auto"
-"""The provider name for "the first usable one"."""
+"""The provider name that means the first usable provider."""
 
 Dialect = Literal["openai", "openai-responses", "anthropic", "gemini", "mock"]
 
@@ -83,7 +83,7 @@ class ProviderTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
-    """``[models."provider/model"]``; None is unset. Prices are in US dollars per million."""
+    """``[models."provider/model"]``; None is unset. Prices are in US dollars per million tokens."""
 
     context_window: Annotated[int | None, Meta(ge=1, le=CONTEXT_WINDOW_MAX)] = None
     input_price: Price = None
@@ -94,7 +94,7 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelsFile(NamedTuple):
-    """Everything that the file says about models, in its order.
+    """The file's tables about models, in file order.
 
     Args:
         models: keyed ``provider/model``.
@@ -114,7 +114,7 @@ def read_models_file(file: ConfigFile) -> ModelsFile:
     """Read the three tables.
 
     Raises:
-        ConfigError: one line with the file, the table, the key and what it must be; never a key.
+        ConfigError: one line with the file, the table, the key and its valid values; never an API key.
     """
     raw = {
         name: open_table(file, name, file.table.get(name, {}), most).content
@@ -139,7 +139,7 @@ _PROVIDER_NAME: Final = r"[a-z][a-z0-9-]{0,63}"
 def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
     table = open_table(file, f"providers.{name}", value)
     where = table.where
-    # In capitals and underscores, two such names would be one variable.
+    # Other names could share one environment variable for their API keys, such as a-b and a_b.
     if not re.fullmatch(_PROVIDER_NAME, name) or name == AUTO:
         raise ConfigError(
             f"{where} must be called by at most 64 lower-case letters, digits and dashes, and not "
@@ -160,7 +160,7 @@ def _provider(file: ConfigFile, name: str, value: Any) -> ProviderTable:
 
 
 def _with_program_found(table: Table, provider: ProviderTable) -> ProviderTable:
-    """Resolve a program's path against the file's directory, as every path in it."""
+    """Resolve a program's path against the file's directory, like every path in the file."""
     program, *arguments = provider.api_key_command or ("",)
     if "/" not in program:
         return provider

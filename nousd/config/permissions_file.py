@@ -5,7 +5,7 @@
     ask = ["bash(git push *)"]
     deny = ["read(secrets/**)", "mcp__files__*"]
 
-What a rule means is not known here, only how many there may be and how long.
+This module does not interpret rules; it only limits their number and length.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def read_permissions_file(file: ConfigFile) -> PermissionsTable:
     """Read the table.
 
     Raises:
-        ConfigError: one line with the file, the key and what it must be.
+        ConfigError: one line with the file, the key and its valid values.
     """
     table = open_table(file, PERMISSIONS, file.table.get(PERMISSIONS, {}))
     permissions = read_struct(table, PermissionsTable)

@@ -5,16 +5,16 @@
     permission_mode = "auto"             # of sessions without an explicit mode
 
     [permissions]
-    ask = ["bash(git push *)"]           # these two count as soon as the file is there
+    ask = ["bash(git push *)"]           # these two apply even if the user does not trust the file
     deny = ["read(secrets/**)"]
     allow = ["bash(npm test *)"]
 
     [mcp.files]                          # as in the user's settings
     command = ["npx", "-y", "server-files", "."]
 
-The file was perhaps written by somebody else. So nothing in it is an error that stops anybody; what it
-must not say, or says wrongly, is a reported problem. Which parts count without the user's trust is
-said here; whether the user trusts the file, and what a rule is, is not known.
+The file may come from someone else, so none of its faults stops a session: keys that a project cannot
+set, and invalid values, are reported as problems. This module separates the parts that apply without the
+user's trust; it does not know whether the user trusts the file, and does not interpret rules.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nousd.wire.limits import PROJECT_FILE_BYTES_MAX, RULE_CHARS_MAX, RULES_MAX
 from nousd.wire.objects.entries import PermissionMode
 
 FILE_NAME: Final = ".nousd/config.toml"
-"""Its path in a project."""
+"""The path of the file in a project."""
 
 _LINE_DOTS_MAX: Final = 128
 """Maximum dots in one line: a key with thousands of them makes the TOML reader use gigabytes."""
@@ -49,12 +49,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The content of the file.
 
     Args:
-        path: its path; "" if there is none.
-        hash: of its bytes; "" if they could not be read.
-        ask, deny: count in any case.
-        allow, permission_mode, mcp: count only if the user trusts the file. ``mcp`` holds the tables
-            ``[mcp.NAME]`` as they stand there.
-        problems: ignored or unusable parts, for people.
+        path: the path of the file; "" if there is none.
+        hash: the hash of its bytes; "" if they could not be read.
+        ask, deny: apply in any case.
+        allow, permission_mode, mcp: apply only if the user trusts the file. ``mcp`` has the unchecked
+            tables ``[mcp.NAME]``.
+        problems: ignored or unusable parts, as texts for people.
     """
 
     path: str = ""
@@ -68,12 +68,12 @@ class ProjectSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def restricts(self) -> tuple[str, ...]:
-        """The settings that always count, one line each."""
+        """The settings that always apply, one line each."""
         return (*(f"deny {rule}" for rule in self.deny), *(f"ask {rule}" for rule in self.ask))
 
     @property
     def adds(self) -> tuple[str, ...]:
-        """The settings that count only if the user trusts the file, one line each."""
+        """The settings that apply only if the user trusts the file, one line each."""
         return tuple(self._describe_additions())
 
     def _describe_additions(self) -> Iterator[str]:
@@ -97,7 +97,7 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
     except UnicodeDecodeError:
         return _unusable(path, file_hash, "it is not UTF-8")
     except (ValueError, RecursionError) as error:
-        # A number may be too long for Python, for which the TOML reader has no error of its own.
+        # ValueError: the TOML reader has no error of its own for numbers too long for Python.
         return _unusable(path, file_hash, f"it is not TOML: {error}")
     problems: list[str] = []
     rules = _rules(table.pop("permissions", {}), problems)
@@ -124,7 +124,7 @@ def read_project_settings(data: bytes, path: str, file_hash: str) -> ProjectSett
 
 
 def _is_deeper(table: Any, levels: int) -> bool:
-    """Return whether tables and lists are nested too deep."""
+    """Return whether tables and lists are nested deeper than ``levels``."""
     inside = [table]
     for _ in range(levels):
         inside = [

@@ -32,11 +32,11 @@ KEY_VARIABLES: Final[dict[str, tuple[str, ...]]] = {
     "gemini": ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
     MOCK: (),
 }
-"""provider named like its dialect -> variables for its key; the first one that is set counts."""
+"""provider named like its dialect -> variables for its key; the first one that is set is used."""
 
 _VENDORS: Final = ("anthropic", "openai", "gemini")
-"""Providers that are configured by a key in the environment alone, in the order in which ``auto`` looks
-for one. OpenAI's other dialect must be named: a key for some server of the first dialect would go to
+"""Providers that a key in the environment alone configures, in the order in which ``auto`` tries them.
+OpenAI's other dialect must be named: otherwise a key for another server of the first dialect would go to
 the vendor."""
 
 
@@ -45,13 +45,13 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         name: its name for ``--provider``, and the prefix of its models' names.
-        api_base: None for the vendor's.
+        api_base: its base URL; None for the vendor's.
         model: its default model; None for the dialect's.
-        api_key_command: prints the key; only used if there is no ``api_key``.
+        api_key_command: prints the key; used only if there is no ``api_key``.
         key_origin: the source of the key; "" without a key.
         key_variable: the environment variable for its key.
         folder: the working directory of ``api_key_command``.
-        is_stand_in: whether it answers because ``auto`` found no other.
+        is_stand_in: whether it is used because ``auto`` found no other.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_usable(self) -> bool:
-        """Return whether it can be called: it has a key, or a server of its own that may need none."""
+        """Return whether it can be called: it has a key, or its own base URL, which may need none."""
         return self.dialect == MOCK or bool(self.key_origin or self.api_base)
 
 
@@ -76,8 +76,8 @@ class ProviderChoice(NamedTuple):
 
     Args:
         provider: None if no source names one.
-        auto: whether another one may be used instead, as where no source names one.
-        model: the provider's name for it; None for its default.
+        auto: whether another provider may be used instead; also true if no source names one.
+        model: the provider's name of the model; None for its default.
     """
 
     provider: str | None = None
@@ -90,24 +90,24 @@ class ProviderChoice(NamedTuple):
 
 
 RawValues = Mapping[str, RawValue]
-"""setting -> its value there, read and checked."""
+"""setting -> its value in one source, read and checked."""
 
 
 def decide_models(
     places: Iterable[RawValues], file: ConfigFile, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the settings about models, by name, and the origins of those that a source can decide.
+    """Return the settings about models, by name, and the origins of those that sources can set.
 
     Args:
         places: the sources, the weakest first.
 
     Raises:
-        ConfigError: there is no such provider, a table is invalid, or the settings contradict each
+        ConfigError: a named provider does not exist, a table is invalid, or the settings contradict each
             other.
     """
     tables = read_models_file(file)
     chosen = _choose(tuple(places), tables, environ)
-    # Settings that ``auto`` must not use belong to the named provider, and to no other.
+    # If ``auto`` may replace the named provider, the model belongs to that provider and no other.
     goes_with_any = not chosen.auto or chosen.provider is None
     folder = file.path.parent if file.path else Path("/")
     values = {
@@ -135,14 +135,15 @@ def _choose(
         places: the sources, the weakest first.
 
     Raises:
-        ConfigError: there is no such provider, or the settings contradict each other.
+        ConfigError: a named provider does not exist, or the settings contradict each other.
     """
     words = {place["provider"].value for place in places if "provider" in place} - {AUTO}
     known = {*file.providers, *DIALECTS}
     for place in places:
         if "provider" in place:
             _check_known(place["provider"], {*known, AUTO})
-    # Unless another one is in use, the vendor before a model's name is its provider.
+    # The prefix of a model's name can be any provider, unless a source names another provider; then it
+    # must be a configured one.
     is_free = words <= {MOCK}
     names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
     chosen = ProviderChoice()
@@ -164,7 +165,7 @@ def _check_known(given: RawValue, known: set[str]) -> None:
 def _after(
     chosen: ProviderChoice, place: RawValues, aliases: Mapping[str, str], names: set[str]
 ) -> ProviderChoice:
-    """Return the choice after a stronger source is applied."""
+    """Return the choice after applying a stronger source."""
     word, named = place.get("provider"), _model_of(place, aliases, names)
     provider, origin = (word.value, word.origin) if word else (None, "")
     if named is not None and named.provider is not None:
@@ -216,18 +217,18 @@ def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> 
     return _NamedModel(None, name, name, given.origin)
 
 
-# --- which there are -------------------------------------------------------------------------
+# --- configured providers --------------------------------------------------------------------
 
 
 def _configure_providers(
     chosen: ProviderChoice, file: ModelsFile, folder: Path, origin: str, environ: Mapping[str, str]
 ) -> dict[str, ConfiguredProvider]:
-    """Return the known providers: the chosen one first, then those of the file in its order, then those
-    with a key in the environment.
+    """Return the known providers: the chosen one, then those of the file in its order, then those with a
+    key in the environment.
 
     Args:
         folder: the file's directory.
-        origin: the file's name as origin of its keys.
+        origin: the origin of keys that are in the file.
     """
     default = chosen.provider
     first = () if default is None else (default,)

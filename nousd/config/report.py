@@ -1,4 +1,4 @@
-"""The settings as lines, each with its value and origin. Keys are never shown."""
+"""The settings as lines, each with its value and origin. API keys are never shown."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nousd.config.settings import FILE_SETTINGS, SETTINGS
 
 
 class Line(NamedTuple):
-    """A value of the settings.
+    """A setting and its value.
 
     Args:
-        origin: what decided it.
+        origin: the source of the value.
     """
 
     name: str
@@ -35,8 +35,8 @@ class Line(NamedTuple):
 
 
 def report(resolved: ResolvedSettings) -> Iterator[Line]:
-    """Yield a line for each setting, then for each provider, model and alias. A key is shown as ``set``
-    or not.
+    """Yield a line for each setting, then for each provider, model, rule and alias. An API key is shown
+    as ``set`` or not set.
     """
     settings, origins = resolved
     file = f"file {settings.config_file}"
@@ -62,7 +62,7 @@ def _of_provider(provider: ConfiguredProvider, resolved: ResolvedSettings) -> It
         yield Line(f"{where}.dialect", provider.dialect, file)
     for name in ("api_base", "model"):
         value = getattr(provider, name)
-        # These settings apply to the first one.
+        # The settings ``api_base`` and ``model`` apply to the first provider.
         is_setting = provider is next(iter(settings.providers.values())) and value == getattr(
             settings, name
         )

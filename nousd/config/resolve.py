@@ -1,8 +1,8 @@
-"""Resolves every setting from its four sources.
+"""Resolve every setting from its four sources.
 
 A flag wins over the environment, the environment over the file, the file over the default;
-``provider``, ``model`` and ``api_base`` are decided together (``providers``). It reads the file and
-looks at the given paths, and changes nothing. ``settings`` declares the settings.
+``provider``, ``model`` and ``api_base`` are decided together (``providers``). This module reads the file
+and checks the given paths, and changes nothing. ``settings`` declares the settings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from nousd.errors import ConfigError
 from nousd.runtime_paths import locations
 
 _LIKENESS_MIN: Final = 0.8
-"""How similar the name of a variable must be to one of ours to be taken for a misspelt one."""
+"""Minimum similarity at which an unknown variable is reported as a misspelt known one."""
 
 _SHOWN_CHARS: Final = 40
 """Characters of an unusable value that a warning repeats."""
@@ -55,7 +55,7 @@ class ResolvedSettings(NamedTuple):
 
 
 _TANDEM_STALE: Final = "TANDEM_RUN_STALE_MS"
-"""Tandem's variable for ``run_stale_seconds``, in milliseconds. It counts where ours is not set."""
+"""Tandem's variable for ``run_stale_seconds``, in milliseconds, used if nousd's own is not set."""
 
 _STALE: Final = "run_stale_seconds"
 
@@ -77,7 +77,7 @@ def resolve(
         asks_models: whether the provider must be usable.
 
     Raises:
-        ConfigError: one line with the setting, its origin and what it must be.
+        ConfigError: one line with the setting, its origin and its valid values.
     """
     here = _current_folder()
     file = read_config_file(config_path, environ, here)
@@ -105,7 +105,7 @@ def resolve(
 
 
 def _of_models(place: Mapping[str, RawValue]) -> dict[str, RawValue]:
-    """Return the default model of one source, read and checked."""
+    """Return the settings of one source that name the default model, read and checked."""
     return {
         name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
         for name in ("provider", "model", "api_base")
@@ -119,7 +119,8 @@ def with_provider(
     """Return the settings with the provider that ``auto`` found.
 
     Args:
-        api_base: of a server on this machine that no setting names, with its ``model``.
+        api_base: the base URL of a server on this machine that no setting names.
+        model: a model of that server, used if no setting names one.
     """
     provider = settings.providers.get(name, ConfiguredProvider(name=name, dialect=LOCAL_DIALECT))
     if name == MOCK:
@@ -139,16 +140,16 @@ def with_provider(
 
 
 def resolve_socket(environ: Mapping[str, str]) -> Path:
-    """Resolve a daemon's socket, for its clients; raises as ``resolve_one``."""
+    """Resolve a daemon's socket, for its clients. Raises as ``resolve_one`` does."""
     socket: Path = resolve_one("socket", environ) or locations.default_socket()
     return socket
 
 
 def resolve_one(name: str, environ: Mapping[str, str]) -> Any:
-    """Resolve one setting, for clients: the others may be invalid, or need what only the daemon has.
+    """Resolve one setting, for clients. The other settings may be invalid, or valid only for the daemon.
 
     Returns:
-        None if it is not set.
+        The value; None if it is not set.
 
     Raises:
         ConfigError: the settings file cannot be read, or this setting is invalid.
@@ -159,7 +160,7 @@ def resolve_one(name: str, environ: Mapping[str, str]) -> Any:
     return None if given is None else decide(ALL_SETTINGS[name], given)
 
 
-# --- the four places -------------------------------------------------------------------------
+# --- sources ---------------------------------------------------------------------------------
 
 
 def _current_folder() -> Path:
@@ -207,8 +208,8 @@ def _own_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawVal
 
 
 def _find_misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning about each variable that is nearly one of ours. Others with our prefix may belong
-    to the user's own programs.
+    """Yield a warning for each variable whose name is similar to a known one. Other variables with the
+    prefix ``NOUSD_`` may belong to the user's own programs.
     """
     known = {variable_of(name) for name in SETTINGS}
     for variable in environ:
@@ -220,16 +221,17 @@ def _find_misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 class _TandemStale(NamedTuple):
-    """The value of Tandem's variable that is used, and why it is not the one that was given."""
+    """The value to use from Tandem's variable, and a warning if it differs from the given one."""
 
     seconds: float | None = None
     warning: str | None = None
 
 
 def _tandem_stale(environ: Mapping[str, str]) -> _TandemStale:
-    """Return Tandem's variable as Tandem reads it: within the bounds, and without what is no number.
+    """Return the value of Tandem's variable as Tandem reads it: limited to the bounds, and ignored if
+    it is not a number.
 
-    It may have been set for that program alone, and is never a reason not to start.
+    The variable may be set for Tandem alone, so no value of it prevents the daemon's start.
     """
     text = environ.get(_TANDEM_STALE)
     if not text:

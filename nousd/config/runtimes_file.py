@@ -1,17 +1,17 @@
-"""The tables of the settings file that say which agent programs sessions can work with.
+"""The tables of the settings file that define the agent programs that sessions can use.
 
 ::
 
     [runtimes.reviewer]                  # nousctl session new --runtime reviewer
-    kind = "acp"                         # how the program is talked to
+    kind = "acp"                         # the adapter for the program
     command = ["agent", "--serve"]
     runtime_tools = "off"                # the program's own tools: off, ask or on
-    isolation = "shared"                 # who has a HOME of ours: shared, namespaced or ephemeral
-    mode = "subprocess"                  # what is started: the program, or (server_side) a way to one
-    models = ["large", "small"]          # those that it is asked for; default: its own
+    isolation = "shared"                 # the program's HOME: shared, namespaced or ephemeral
+    mode = "subprocess"                  # or server_side: the command connects to a remote program
+    models = ["large", "small"]          # the offered models; default: the program's own
     env = ["AGENT_API_KEY"]              # variables of the daemon's environment that it receives
 
-``env`` has names only: a value never stands in the file. Only what stands in the file is looked at here.
+``env`` has only names of variables, never values. This module reads only the file.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ KINDS: Final[Mapping[str, Collection[str]]] = {
     "codex": ("off", "ask", "on"),
     "opencode": ("off", "ask", "on"),
 }
-"""The kinds of programs that there are adapters for -> what ``runtime_tools`` can be."""
+"""kind of program that has an adapter -> allowed values of ``runtime_tools``."""
 
 _OVER_ITS_OWN_STREAM: Final = frozenset({"claude", "codex"})
-"""Kinds whose programs need nothing of this machine: our tools reach them in their own stream."""
+"""Kinds whose programs can run elsewhere, because they call nousd's tools over their own stream."""
 
 _THERE_ANYWAY: Final = {"claude": ("claude",), "codex": ("codex",), "opencode": ("opencode",)}
-"""Kinds whose runtime of the same name needs no table, and the program's usual name."""
+"""kind whose runtime of the same name needs no table -> the program's usual command."""
 
 _NATIVE: Final = "native"
 _NAME: Final = r"[a-z0-9][a-z0-9-]{0,31}"
@@ -81,10 +81,10 @@ _VARIABLE_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 def read_runtimes_file(
     file: ConfigFile, kinds: Mapping[str, Collection[str]] = KINDS
 ) -> tuple[ConfiguredRuntime, ...]:
-    """Read the tables, in their order, and add the runtimes that need none.
+    """Read the tables, in file order, and add the runtimes that need none.
 
     Raises:
-        ConfigError: one line with the file, the table, the key and what it must be.
+        ConfigError: one line with the file, the table, the key and its valid values.
     """
     tables = open_table(file, "runtimes", file.table.get("runtimes", {}), _RUNTIMES_MAX)
     said = [_runtime(file, name, value, kinds) for name, value in tables.content.items()]
@@ -133,7 +133,7 @@ def _runtime(
 
 
 def _fault_of_mode(said: RuntimeTable) -> str:
-    """Return why a program cannot be used in its mode; empty if it can."""
+    """Return why a program cannot be used in its mode; "" if it can."""
     if said.mode == "in_process":
         return (
             "code of the program inside of the daemon could read the keys of every namespace, and its"

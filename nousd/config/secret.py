@@ -1,10 +1,10 @@
-"""A text that is not to be shown: a key of a model server."""
+"""A text that must not be shown, such as the API key of a model server."""
 
 from __future__ import annotations
 
 
 class Secret:
-    """A text that shows itself only to those who ask for it by name."""
+    """A text that only ``reveal`` returns, so that logs and errors do not show it."""
 
     __slots__ = ("_text",)
 

@@ -1,17 +1,16 @@
 """The settings of the daemon and their bounds.
 
 ``Settings`` is the only list. Each field is a setting. Its name is the key in the settings file; with
-dashes it is the flag, in capitals after ``NOUSD_`` the environment variable. Its annotation holds the
-bounds and the help text. A number whose name ends with ``_seconds`` or ``_days`` is a duration
-(``durations``). The order of precedence of the sources is decided in ``resolve``.
+dashes it is the flag, and in capitals after ``NOUSD_`` the environment variable. Its annotation holds
+the bounds and the help text. A number whose name ends with ``_seconds`` or ``_days`` is a duration
+(``durations``). ``resolve`` defines the order of precedence of the sources.
 
-A few fields are not settings: the tables of the file about providers, models and aliases
-(``models_file``), ``config_file``, the path of that file, ``warnings`` for the daemon's log, and
-``is_mode_insisted_on``, which lets a flag or variable for ``permission_mode`` win over the project's
-file, which in turn wins over the user's.
+A few fields are not settings: the tables of the file (``FILE_TABLES``); ``config_file``, the path of
+that file; ``warnings`` for the daemon's log; and ``is_mode_insisted_on``, which lets a flag or variable
+for ``permission_mode`` win over the project's file, which in turn wins over the user's file.
 """
 
-# No annotations from the future here: each of them would be compiled a second time, at every start.
+# No ``from __future__ import annotations``: each annotation would be compiled again at every start.
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -37,7 +36,7 @@ from nousd.wire.limits import (
 from nousd.wire.objects.entries import PermissionMode
 
 SANDBOX_PATHS_MAX: Final = 64
-"""Number of paths in the setting ``sandbox_paths``."""
+"""Maximum number of paths in the setting ``sandbox_paths``."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,8 +396,8 @@ SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name not
 """The settings that flags and environment variables can set too."""
 
 FILE_SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name in _IN_FILE_ONLY}
-"""The settings that only the file can set: a forgotten variable, or a flag in somebody's script, must
-not decide which code runs; and what is not the daemon's.
+"""The settings that only the file can set: those that decide which code runs or which hosts and files
+tools reach, which a forgotten variable or a flag in a script must not change, and those of clients.
 """
 
 
@@ -407,11 +406,11 @@ DEFAULTS: Final = {
     for item in msgspec.structs.fields(Settings)
     if item.name in SETTINGS and item.default is not msgspec.NODEFAULT
 }
-"""name -> default, for the settings whose default is the same everywhere."""
+"""name -> default, for the settings whose default is the same on every machine."""
 
 
 _FLAGS: Final = {"workspaces": "--workspace", "command_timeout_seconds": "--command-timeout"}
-"""The flags that are not spelled like their setting: one item of a list, and a flag that v1 names."""
+"""The flags that are not spelled like their setting: one for an item of a list, and one of v1."""
 
 
 def flag_of(name: str) -> str:

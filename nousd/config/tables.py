@@ -1,4 +1,4 @@
-"""The tables of the settings file: opened, and read into structs."""
+"""Open the tables of the settings file and read them into structs."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Table(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Its name in errors, such as ``[providers.work]``."""
+        """The table's name in errors, such as ``[providers.work]``."""
         return f"[{self.name}]"
 
     @property
     def origin(self) -> str:
-        """The origin of its values."""
+        """The origin of the table's values."""
         return f"file {self.file.path}, {self.where}"
 
     def read(self, info: SettingInfo, value: Any) -> Any:
-        """Convert a value of the table; relative paths start at the file.
+        """Convert a value of the table; relative paths start at the file's directory.
 
         Raises:
             ConfigError: as ``decide``.
@@ -47,7 +47,7 @@ class Table(NamedTuple):
         return decide(info, RawValue(value, self.origin, self.file.path.parent))
 
     def refuse_unknown(self, known: Collection[str]) -> None:
-        """Raise ConfigError for a key that is not ``known``, with the nearest one that is."""
+        """Raise ConfigError for a key that is not ``known``; the message has the nearest known key."""
         for key in self.content:
             if key not in known:
                 raise ConfigError(
@@ -64,7 +64,7 @@ def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None)
         most: maximum number of keys; None for any number.
 
     Raises:
-        ConfigError: it is not a table, or has too many keys.
+        ConfigError: the value is not a table, or has too many keys.
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{name} must be a table, as in [{name}] (file {file.path})")
@@ -77,7 +77,7 @@ def read_struct(table: Table, struct: type[T], *, beside: Collection[str] = ()) 
     """Return the table as a struct, whose annotations define the bounds (``values.describe``).
 
     Args:
-        beside: further allowed keys that the struct does not have.
+        beside: additional allowed keys, which the struct does not have.
 
     Raises:
         ConfigError: a key is unknown, or its value has the wrong type or is out of bounds.

@@ -1,4 +1,4 @@
-"""Converts the text of a setting into its value, or reports the fault in one sentence.
+"""Convert the text of a setting into its value, or report the fault in one sentence.
 
 A setting's type and bounds are data (``SettingInfo``); reading, checking and wording follow from them.
 """
@@ -30,7 +30,7 @@ Name = NewType("Name", str)
 """A text without a comma, so that one text can hold several."""
 
 PathOrNone = Path | Literal["none"]
-"""A file to read instead of the default one, or a word for none."""
+"""A file to read instead of the default one, or the word for no file."""
 
 
 class SettingInfo(NamedTuple):
@@ -52,7 +52,7 @@ class SettingInfo(NamedTuple):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The only allowed values; empty if there are more."""
+        """The allowed values of a ``Literal``; empty for every other type."""
         return get_args(self.type) if self.type not in _KINDS else ()
 
     @property
@@ -62,7 +62,7 @@ class SettingInfo(NamedTuple):
 
 
 class RawValue(NamedTuple):
-    """The text of a setting, its origin (``flag --model``), and the base of relative paths."""
+    """The raw value of a setting, its origin (``flag --model``), and the base of relative paths."""
 
     value: Any
     origin: str
@@ -76,13 +76,13 @@ class _Kind(NamedTuple):
     counted: str = ""
     """The unit of a value's length."""
     is_shown: bool = True
-    """Return whether an error may repeat an invalid value."""
+    """Whether an error may repeat an invalid value."""
 
 
 def describe(
     struct: type[msgspec.Struct], *, without: Collection[str] = ()
 ) -> Iterator[SettingInfo]:
-    """Yield the type and bounds of each field of a struct. ``None`` is for missing fields."""
+    """Yield the type, without ``None``, and bounds of each field of a struct."""
     hints = get_type_hints(struct, include_extras=True)
     for name in struct.__struct_fields__:
         if name not in without:
@@ -93,7 +93,7 @@ def describe(
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is most similar to ``name``; there must be one."""
+    """Return the known name that is most similar to ``name``; ``known`` must not be empty."""
     wanted = name.replace("-", "_").lower()
     spelled = {other.replace("-", "_"): other for other in known}
     import difflib
@@ -105,7 +105,7 @@ def read_value(info: SettingInfo, given: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:
-        ConfigError: it has the wrong type or is out of bounds; the error names both.
+        ConfigError: it has the wrong type or is out of bounds; the message names type and bounds.
     """
     read = _reader_of(info)
     try:
@@ -191,7 +191,7 @@ def _read_names(given: RawValue) -> tuple[Name, ...]:
 
 
 def _read_patterns(given: RawValue) -> tuple[Regex, ...]:
-    """One text is one pattern, because any character could be a part of it."""
+    """Read a list of patterns. One text is one pattern, because any character can be a part of it."""
     items = [given.value] if isinstance(given.value, str) else given.value
     words = _read_words(given._replace(value=items))
     for word in words:
@@ -261,5 +261,5 @@ _KINDS: Final[dict[Any, _Kind]] = {
     tuple[Regex, ...]: _Kind("a list of regular expressions", _read_patterns, "items"),
     Secret: _Kind("a text", _read_secret, "characters", is_shown=False),
 }
-"""type of a setting -> its name and its reader, from text or from the file. Lists of texts and secrets
-are only allowed in the file."""
+"""type of a setting -> its name and its reader, for text and for values of the file. Lists of texts and
+secrets are allowed only in the file."""

@@ -49,8 +49,8 @@ def apply_hunks(
 
 
 def _readings(text: str, hunks: Sequence[Hunk]) -> Iterator[tuple[str, str, Sequence[Hunk]]]:
-    """Yield the interpretations of text and hunks, unchanged first, as (prefix, rest of the text, hunks).
-    The prefix is empty or a byte order mark, which models do not see.
+    """Yield the interpretations of text and hunks, unchanged first, as (prefix, rest of the text,
+    hunks). The prefix is empty or a byte order mark, which models do not see.
     """
     for before in ("", _BOM) if text.startswith(_BOM) else ("",):
         rest = text.removeprefix(before)
