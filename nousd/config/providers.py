@@ -244,7 +244,7 @@ def _configure_providers(
 
 
 def check_usable(provider: ConfiguredProvider, origin: str) -> None:
-    """Raise ConfigError if the provider certainly cannot be called."""
+    """Raise ConfigError if the provider cannot be called (``is_usable``)."""
     if not provider.is_usable:
         raise ConfigError(
             f"provider {provider.name} needs {provider.key_variable} (or a key in "

@@ -124,7 +124,7 @@ class ToolContext(msgspec.Struct, frozen=True):
 
     @property
     def workdir(self) -> Path:
-        """Absolute and resolved; relative paths start here, and no path may lead out of it."""
+        """The workspace, absolute and resolved; relative paths start here and must not leave it."""
         return self.path_sandbox.workdir
 
 
@@ -205,7 +205,7 @@ class Tool(Protocol):
         ...
 
     async def run(self, args: Any, context: ToolContext) -> ToolResult:
-        """Carry out a call with validated arguments.
+        """Run a call with validated arguments.
 
         Raises:
             ToolError: with the text that the model receives.

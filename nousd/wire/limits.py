@@ -47,7 +47,7 @@ ATTACHMENT_BYTES_MAX: Final = 20 * 1024 * 1024
 """Bytes of one attachment."""
 
 ATTACHMENTS_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Bytes of the attachments of one input together: no model takes more in one request."""
+"""Bytes of the attachments of one input together: no model accepts more in one request."""
 
 TOOLS_MAX: Final = 1024
 """Names in one ``set_active_tools``."""
@@ -95,7 +95,7 @@ SUBSCRIBE_BYTES_MAX: Final = 16 * 1024
 """Length of one line on the event socket: a subscription is small."""
 
 HTTP_CONNECTIONS_MAX: Final = 2048
-"""Connections to the HTTP bridge at a time."""
+"""Connections to the HTTP bridge at once."""
 
 HTTP_STRANGERS_MAX: Final = 512
 """Connections among them that have not authenticated by a token or session; the others are reserved for
@@ -103,10 +103,10 @@ those that have.
 """
 
 HTTP_HEADERS_BYTES_MAX: Final = 32 * 1024
-"""The request line and all headers of one HTTP request."""
+"""Bytes of the request line and all headers of one HTTP request."""
 
 HTTP_BODY_BYTES_MAX: Final = 10 * 1024 * 1024
-"""The body of one HTTP request."""
+"""Bytes of the body of one HTTP request."""
 
 HTTP_BODY_SECONDS: Final = 30
 """Seconds that an HTTP client may take to send a body."""
@@ -143,7 +143,7 @@ QUEUED_CHARS_MAX: Final = 16 * 1024 * 1024
 artifact, its bytes count."""
 
 PAGE_ROWS_MAX: Final = 1000
-"""Rows (messages, nodes, sessions, runs) of one response; ``has_more`` says whether there are more."""
+"""Rows (messages, nodes, sessions, runs) of one response; ``has_more`` is true if there are more."""
 
 PAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of entries or events in one response (one always fits)."""
@@ -223,7 +223,7 @@ TOOL_UPDATES_BYTES_MAX: Final = 1024 * 1024
 """Bytes of one call's output that are streamed while it runs."""
 
 OMITTED_MAX: Final = 100
-"""Entries that one ``model_input`` names as left out; all of them are counted."""
+"""Entries in ``omitted`` of one ``model_input``; ``omitted_count`` counts all of them."""
 
 INSTRUCTIONS_FILE_BYTES_MAX: Final = 64 * 1024
 """Bytes of one instructions file (``AGENTS.md``) that models receive."""
@@ -325,7 +325,7 @@ TODOS_MAX: Final = 100
 """Items of a session's todo list."""
 
 TODO_CHARS_MAX: Final = 500
-"""Characters of one item."""
+"""Characters of one todo item."""
 
 SESSION_RULES_MAX: Final = 64
 """Rules in one list of a session's own rules."""

@@ -40,7 +40,7 @@ LOG_MAX: Final = 1000
 """Maximum commits of one call."""
 
 NAMES_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Maximum bytes of the names of changed files, if some of them may be denied."""
+"""Maximum bytes of the names of changed files, if rules close any path to reading."""
 
 CLOSED_MAX: Final = 1000
 """Maximum changed files that can be excluded."""

@@ -148,7 +148,7 @@ def _whole(file: BinaryIO, begun: bytes, lines_max: int | None, secrets: Secrets
 
 
 def _count_fitting(lines: list[bytes]) -> int:
-    """Return how many lines fit into a result."""
+    """Return the number of lines that fit into a result."""
     size = 0
     for count, line in enumerate(lines):
         size += len(line) + 1

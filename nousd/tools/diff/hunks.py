@@ -128,7 +128,7 @@ def _places(text: str, cursor: int, old: str) -> Iterator[int]:
 
 
 def _fits(text: str, old: str, at: int) -> bool:
-    """Return whether the old lines are at ``at``, as whole lines."""
+    """Return whether the old lines are at position ``at``, as whole lines."""
     is_start = at == 0 or text[at - 1] == "\n"
     is_end = old.endswith("\n") or at + len(old) == len(text)
     return is_start and is_end and text.startswith(old, at)

@@ -67,7 +67,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True):
-    """The environment that servers run in.
+    """The environment in which servers run.
 
     Args:
         environ: the daemon's environment, for values that refer to its variables.

@@ -1,4 +1,4 @@
-"""The specification of an MCP server: how to reach it, and the classes of its tools.
+"""The specification of an MCP server: its command or URL, and the classes of its tools.
 
 It does not know where a specification comes from.
 """

@@ -15,7 +15,7 @@ SPOOL_PIECE_BYTES: Final = 1024 * 1024
 """Bytes that are buffered in memory before they are written to disk; a shorter output never is."""
 
 END_BYTES: Final = 1024 * 1024
-"""Bytes kept of the end of an output that is too long to be kept whole."""
+"""Bytes that are kept of the end of an output longer than ``ARTIFACT_BYTES_MAX``."""
 
 _GAP_BYTES_MAX: Final = 128  # Room for the note about the missing bytes.
 

@@ -17,7 +17,7 @@ MEMORY_BYTES_MAX: Final = 2 * 1024**3
 """Limit of address space: the parsed tree takes a hundred times the bytes of its page."""
 
 CPU_SECONDS_MAX: Final = 30
-"""Time limit for the case that the parent has died."""
+"""Limit of CPU time, in case the parent has died."""
 
 
 def main(arguments: list[str]) -> None:

@@ -26,7 +26,7 @@ def json_decoder(type: type[T]) -> msgspec.json.Decoder[T]: ...
 @overload
 def json_decoder(type: Any = Any) -> msgspec.json.Decoder[Any]: ...
 def json_decoder(type: Any = Any) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of JSON into a type."""
+    """Return a decoder from JSON into a type."""
     with _building:
         decoder = msgspec.json.Decoder(type)
         _built.add(type)

@@ -42,6 +42,6 @@ _unbuilt: Final[list[LateDecoder[Any]]] = []
 
 
 def build_all() -> None:
-    """Build every decoder that exists."""
+    """Build every decoder that is not built yet."""
     while _unbuilt:
         _unbuilt.pop().build()

@@ -141,7 +141,7 @@ class EditQueued(AnsweredBy[Accepted], frozen=True, kw_only=True):
 
 
 class MoveQueued(AnsweredBy[Accepted], frozen=True, kw_only=True):
-    """Move a pending input in front of another of its kind, or behind all of them."""
+    """Move a pending input before another of its kind, or after all of them."""
 
     input_id: Name
     before_input_id: Name | None = None

@@ -35,7 +35,7 @@ def cursor_seq(text: str) -> int:
     """Return the sequence number of a cursor.
 
     Raises:
-        ValueError: if it is not a cursor.
+        ValueError: the text is not a cursor.
     """
     prefix, dash, digits = text.partition("-")
     if prefix != "evt" or not dash or not digits.isascii() or not digits.isdigit():

@@ -17,7 +17,7 @@ from nousd.wire.objects.workers import TaskOrigin, WorkerSpec
 from nousd.wire.objects.workspaces import OverrideEnd
 
 CONTRACT_VERSION: Final = "1"
-"""The version of the protocol that sessions are created under."""
+"""The version of the protocol with which sessions are created."""
 
 
 class SessionCreated(Event, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ class ToolCallPolicyEvaluated(ToolCallEvent, frozen=True, kw_only=True):
 
     @property
     def said(self) -> PolicySource:
-        """The decision, without the call."""
+        """The decision, without the keys of the call."""
         return PolicySource(
             source=self.source, decision=self.decision, reason=self.reason, rule=self.rule
         )

@@ -1,1 +1,1 @@
-"""The objects that payloads are made of, and the types that their fields share."""
+"""The objects in payloads, and the types that their fields share."""

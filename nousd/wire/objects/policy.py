@@ -59,7 +59,7 @@ class ObeyedFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SandboxFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The sandbox that held the programs of a call, and its limits."""
+    """The sandbox in which the programs of a call ran, and its limits."""
 
     backend: str
     network: bool

@@ -39,7 +39,7 @@ class RuleInForce(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permissions(Response, frozen=True, kw_only=True):
-    """The pending approvals, and the rules in force."""
+    """The pending approvals, the expired requests, and the rules in force."""
 
     session_id: str
     mode: PermissionMode
