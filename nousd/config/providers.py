@@ -142,8 +142,8 @@ def _choose(
     for place in places:
         if "provider" in place:
             _check_known(place["provider"], {*known, AUTO})
-    # The prefix of a model's name can be any provider, unless a source names another provider; then it
-    # must be a configured one.
+    # The prefix of a model's name can be any known provider. If a source names a provider other than
+    # mock, the prefix must be a configured one.
     is_free = words <= {MOCK}
     names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
     chosen = ProviderChoice()
