@@ -33,13 +33,11 @@ class AgentPlaces(NamedTuple):
         user_folder: directory of the user's agents; None to skip them.
         project_root: the project, with agents in ``.nousd/agents``; None to skip them.
         hidden: paths that are never read.
-        trusts: whether the user trusts a project file with that path and hash.
     """
 
     user_folder: Path | None
     project_root: Path | None
     hidden: tuple[Path, ...] = ()
-    trusts: Callable[[Path, str], bool] = lambda _path, _hash: False
 
 
 async def no_agents() -> Catalogue:
