@@ -116,14 +116,14 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
     from nousd.runtimes.agents.spaces import Spaces
 
     kind = import_module(f"nousd.runtimes.agents.{configured.kind}.agent")
-    passed_on = _select_environment(kind.PASSED_ON, configured)
+    inherited = _select_environment(kind.INHERITED_VARIABLES, configured)
     spaces = Spaces(
         locations.runtimes_folder(settings.state_dir),
         configured.name,
         configured.isolation,
         kind.OWN_VARIABLES.without_keys(configured.env),
     )
-    agent: Agent = kind.AGENT(configured.name, configured.command, passed_on)
+    agent: Agent = kind.AGENT(configured.name, configured.command, inherited)
     covered = [
         settings.state_dir,
         locations.default_config_file().parent,

@@ -86,18 +86,18 @@ class RetryingProvider:
         self, request: ModelInput, receive: Receive, blobs: Blobs = NO_BLOBS
     ) -> None:
         """Make the call, passing on ``Retrying`` before each wait; see ``Provider.generate``."""
-        answered = False
+        has_content = False
 
         async def note_and_receive(piece: Piece) -> None:
-            nonlocal answered
-            answered = answered or not isinstance(piece, Alive | UsageSoFar)
+            nonlocal has_content
+            has_content = has_content or not isinstance(piece, Alive | UsageSoFar)
             await receive(piece)
 
         for attempt in range(1, self._attempts_max + 1):
             try:
                 await self._inner.generate(request, note_and_receive, blobs)
             except ProviderError as error:
-                if answered or not error.retryable:
+                if has_content or not error.retryable:
                     raise
                 delay_seconds = self._delay_seconds(attempt, error.retry_after_seconds)
                 if delay_seconds is None:
@@ -124,7 +124,7 @@ def _wait_asked_for(error: ProviderError) -> str:
 
 
 def _cause(error: ProviderError) -> str:
-    words = str(error)
-    if error.status is None or words.startswith("http "):
-        return words
-    return f"http {error.status}: {words}"
+    message = str(error)
+    if error.status is None or message.startswith("http "):
+        return message
+    return f"http {error.status}: {message}"

@@ -17,8 +17,8 @@ from nousd.wire.objects.entries import ReasoningBlock
 class AnswerBounds(NamedTuple):
     """The settings ``answer_bytes_max`` and ``run_answer_bytes_max``."""
 
-    of_call: int
-    of_run: int
+    per_call: int
+    per_run: int
 
 
 class AnswerRoom:
@@ -31,21 +31,21 @@ class AnswerRoom:
     def __init__(self, bounds: AnswerBounds, answers: AnswersOfRun) -> None:
         self._bounds = bounds
         self._answers = answers
-        left_to_run = max(0, bounds.of_run - answers.bytes)
-        self._is_bound_by_run = left_to_run < bounds.of_call
-        self._left = min(left_to_run, bounds.of_call)
-        self._held = 0
-        self._called = 0
-        self._kept = 0
+        run_bytes_left = max(0, bounds.per_run - answers.bytes)
+        self._is_bound_by_run = run_bytes_left < bounds.per_call
+        self._bytes_left = min(run_bytes_left, bounds.per_call)
+        self._held_bytes = 0
+        self._called_bytes = 0
+        self._kept_bytes = 0
 
     def take(self, text: str) -> str:
         """Charge a piece of text or reasoning; return the part that fits."""
         size = len(text) if text.isascii() else utf8_size(text)
-        if size > self._left:
+        if size > self._bytes_left:
             # A character that is cut in two is dropped.
-            text = scrub(text).encode()[: self._left].decode(errors="ignore")
-            size = self._left
-        self._left -= size
+            text = scrub(text).encode()[: self._bytes_left].decode(errors="ignore")
+            size = self._bytes_left
+        self._bytes_left -= size
         self._answers.bytes += size
         return text
 
@@ -55,12 +55,12 @@ class AnswerRoom:
         Raises:
             AnswerTooLong: they do not fit.
         """
-        more = size - self._held
-        if more > self._left:
+        added = size - self._held_bytes
+        if added > self._bytes_left:
             raise self.build_exceeded_error()
-        self._left -= more
-        self._answers.bytes += more
-        self._held = size
+        self._bytes_left -= added
+        self._answers.bytes += added
+        self._held_bytes = size
 
     def call(self, arguments: str) -> None:
         """Charge a complete tool call, whose arguments ``hold`` may have charged already.
@@ -68,8 +68,8 @@ class AnswerRoom:
         Raises:
             AnswerTooLong: it does not fit.
         """
-        self._called += utf8_size(arguments)
-        self.hold(max(self._held, self._called))
+        self._called_bytes += utf8_size(arguments)
+        self.hold(max(self._held_bytes, self._called_bytes))
 
     def keep(self, block: ReasoningBlock) -> None:
         """Charge reasoning in its provider's form. It mostly repeats text that ``take`` has charged, so
@@ -78,9 +78,9 @@ class AnswerRoom:
         Raises:
             AnswerTooLong: it does not fit.
         """
-        self._kept += len(encode_json(block.data))
-        if self._kept > self._bounds.of_call:
-            raise _of_call(self._bounds.of_call)
+        self._kept_bytes += len(encode_json(block.data))
+        if self._kept_bytes > self._bounds.per_call:
+            raise _build_call_error(self._bounds.per_call)
 
     def begin_again(self) -> None:
         """Release the bytes charged for the arguments of a failed attempt."""
@@ -90,13 +90,13 @@ class AnswerRoom:
         """Return the error for an answer that exceeds its bounds."""
         if self._is_bound_by_run:
             return AnswerTooLong(
-                f"the model's answers in this run have more than {self._bounds.of_run} bytes;"
+                f"the model's answers in this run have more than {self._bounds.per_run} bytes;"
                 " raise run_answer_bytes_max"
             )
-        return _of_call(self._bounds.of_call)
+        return _build_call_error(self._bounds.per_call)
 
 
-def _of_call(bytes_max: int) -> AnswerTooLong:
+def _build_call_error(bytes_max: int) -> AnswerTooLong:
     return AnswerTooLong(
         f"the model's answer has more than {bytes_max} bytes; raise answer_bytes_max"
     )

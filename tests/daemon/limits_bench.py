@@ -40,7 +40,7 @@ class Kit:
         runtime: Any = self.daemon.services.run_services.summariser
         usual = AnswerBounds(LIMITS["answer_bytes_max"][0], LIMITS["run_answer_bytes_max"][0])
         assert runtime._bounds == usual
-        self.patch.setattr(runtime, "_bounds", AnswerBounds(of_call, of_run or usual.of_run))
+        self.patch.setattr(runtime, "_bounds", AnswerBounds(of_call, of_run or usual.per_run))
 
     async def run(self, text: str = "go") -> list[Event]:
         await self.client.request("prompt", text=text, wait=False)

@@ -133,7 +133,7 @@ async def test_a_key_command_that_cannot_be_killed_is_abandoned(
 
     started = Started(monkeypatch)
     monkeypatch.setattr(key_command, "SECONDS_MAX", 0.1)
-    monkeypatch.setattr(key_command, "_KILLED_SECONDS", 0.1)
+    monkeypatch.setattr(key_command, "_KILL_WAIT_SECONDS", 0.1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "killpg", refuse)
         with pytest.raises(ProviderError, match=r"took more than 0.1 seconds"):

@@ -190,7 +190,7 @@ def test_programs_do_not_meet_in_a_folder_where_others_of_their_kind_do(tmp_path
     meeting.mkdir()
     (meeting / "socket of another").write_text("")
     guest = Guest(lambda: shutil.which("bwrap"), ())
-    hidden = HiddenFiles(meeting=(meeting, missing, tmp_path / "no" / "folder"))
+    hidden = HiddenFiles(rendezvous=(meeting, missing, tmp_path / "no" / "folder"))
     words = f"ls {meeting} {missing}; touch {meeting}/own {missing}/own; ls {meeting}"
     assert looked(guest, None, tmp_path, words, hidden).split()[-1] == "own"
     assert names_in(meeting) == ["socket of another"]

@@ -36,9 +36,9 @@ from nousd.wire.objects.run_options import ToolChoice
 DIALECT: Final = "anthropic"
 """The dialect of reasoning blocks that this module encodes."""
 
-_CACHED: Final = {"type": "ephemeral"}
+_CACHE_CONTROL: Final = {"type": "ephemeral"}
 _USER_MARKS: Final = 2
-_MARKED_AMONG: Final = 2 * _USER_MARKS
+_MARK_WINDOW: Final = 2 * _USER_MARKS
 """Number of newest messages that include ``_USER_MARKS`` user messages, because roles alternate."""
 
 Block = dict[str, Any]
@@ -52,11 +52,11 @@ def build_reasoning_block(block: Block, *, text_before: int, calls_before: int) 
 
 def plan_of(request: ModelInput) -> Plan:
     """Return how to send the request."""
-    begun = _find_turn_start(request.messages)
+    first_answer = _find_turn_start(request.messages)
     return plan_for(
         request.model,
         request.thinking,
-        calls_without_thought=begun is not None and not begun.reasoning,
+        calls_without_thought=first_answer is not None and not first_answer.reasoning,
         must_call=request.tool_choice == "required",
         max_tokens=rename_parameters(request.sampling, {"max_tokens": "max_tokens"}).get(
             "max_tokens"
@@ -116,12 +116,12 @@ def _mark_for_cache(body: dict[str, Any]) -> None:
     # The marked messages are among the newest, which are never cached as encoded bytes.
     turns = [
         message["content"]
-        for message in body["messages"][-_MARKED_AMONG:]
+        for message in body["messages"][-_MARK_WINDOW:]
         if isinstance(message, dict) and message["role"] == "user"
     ]
     for blocks in (body.get("tools"), body.get("system"), *turns[-_USER_MARKS:]):
         if blocks:
-            blocks[-1]["cache_control"] = _CACHED
+            blocks[-1]["cache_control"] = _CACHE_CONTROL
 
 
 def _tool(tool: ToolSpec, names: ToolNames) -> dict[str, Any]:
@@ -136,8 +136,8 @@ def _write_messages(
     names: ToolNames, blobs: Blobs, plan: Plan, messages: Sequence[ModelMessage], before: Before
 ) -> list[tuple[int, dict[str, Any]]]:
     written: list[tuple[int, dict[str, Any]]] = []
-    blocks_of = _turns(names, blobs, plan, messages, CallIds(before.calls))
-    for index, (role, blocks) in enumerate(blocks_of):
+    turns = _turns(names, blobs, plan, messages, CallIds(before.calls))
+    for index, (role, blocks) in enumerate(turns):
         if written and written[-1][1]["role"] == role:
             written[-1][1]["content"] += blocks
         elif blocks:
@@ -191,12 +191,12 @@ def _assistant(
         return []
     blocks: list[Block] = []
     text_at = calls_at = 0
-    for kept in message.reasoning if plan.sends_thoughts else ():
-        if kept.dialect == DIALECT:
-            text_to = max(text_at, kept.data["text_before"])
-            calls_to = max(calls_at, kept.data["calls_before"])
+    for reasoning in message.reasoning if plan.sends_thoughts else ():
+        if reasoning.dialect == DIALECT:
+            text_to = max(text_at, reasoning.data["text_before"])
+            calls_to = max(calls_at, reasoning.data["calls_before"])
             blocks += _texts(message.text[text_at:text_to]) + calls[calls_at:calls_to]
-            blocks.append(kept.data["block"])
+            blocks.append(reasoning.data["block"])
             text_at, calls_at = text_to, calls_to
     return blocks + _texts(message.text[text_at:]) + calls[calls_at:]
 

@@ -193,10 +193,10 @@ class MessagesAnswer(Answer[_Event]):
     def finish(self) -> Iterator[Piece]:
         reason = self._reason or "end_turn"
         if reason == "refusal":
-            words = "the model refused to answer"
+            message = "the model refused to answer"
             if self._explanation:
-                words = f"{words}: {self._explanation}"
-            raise ProviderError(words, category="content_filter")
+                message = f"{message}: {self._explanation}"
+            raise ProviderError(message, category="content_filter")
         is_cut = reason in CUT_REASONS
         calls = list(self.calls.whole_calls(is_cut=is_cut))
         if reason == "model_context_window_exceeded" and not (calls or self._text_chars):

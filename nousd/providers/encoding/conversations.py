@@ -74,16 +74,16 @@ class Conversations:
         Args:
             key: everything other than the messages that the encoding depends on.
         """
-        known = self._find(messages)
-        if known.key != key:
-            known = _NOTHING
-        tail = messages[known.before.messages :]
-        written = list(write(tail, known.before))
-        items: list[Item] = [*known.items, *(item for _, item in written)]
+        cached = self._find(messages)
+        if cached.key != key:
+            cached = _NOTHING
+        tail = messages[cached.before.messages :]
+        written = list(write(tail, cached.before))
+        items: list[Item] = [*cached.items, *(item for _, item in written)]
         if end := _count_settled(tail, written):
-            known = _extend_kept(known, key, tail, written[:end], written[end][0])
-        if known.items:
-            self._keep(messages, known)
+            cached = _extend_kept(cached, key, tail, written[:end], written[end][0])
+        if cached.items:
+            self._keep(messages, cached)
         return items
 
     def _find(self, messages: Sequence[ModelMessage]) -> _KeptConversation:
@@ -91,11 +91,11 @@ class Conversations:
         # The cache keeps the first message alive, so no other object has its id.
         return kept if begins_with(messages, kept.messages) else _NOTHING
 
-    def _keep(self, messages: Sequence[ModelMessage], grown: _KeptConversation) -> None:
+    def _keep(self, messages: Sequence[ModelMessage], conversation: _KeptConversation) -> None:
         with self._lock:
-            before = self._kept.pop(id(messages[0]), _NOTHING)
-            self._kept[id(messages[0])] = grown
-            self._bytes += grown.size - before.size
+            replaced = self._kept.pop(id(messages[0]), _NOTHING)
+            self._kept[id(messages[0])] = conversation
+            self._bytes += conversation.size - replaced.size
             while len(self._kept) > KEPT_CONVERSATIONS_MAX or self._bytes > KEPT_BYTES_MAX:
                 _, dropped = self._kept.popitem(last=False)
                 self._bytes -= dropped.size
@@ -113,7 +113,7 @@ def _count_settled(tail: Sequence[ModelMessage], written: Sequence[tuple[int, An
 
 
 def _extend_kept(
-    known: _KeptConversation,
+    cached: _KeptConversation,
     key: Hashable,
     tail: Sequence[ModelMessage],
     settled: Sequence[tuple[int, dict[str, Any]]],
@@ -125,8 +125,8 @@ def _extend_kept(
     calls = sum(len(message.tool_calls) for message in new if type(message) is AssistantMessage)
     return _KeptConversation(
         key,
-        (*known.messages, *new),
-        Before(known.before.messages + count, known.before.calls + calls),
-        [*known.items, msgspec.Raw(items)],
-        known.size + len(items),
+        (*cached.messages, *new),
+        Before(cached.before.messages + count, cached.before.calls + calls),
+        [*cached.items, msgspec.Raw(items)],
+        cached.size + len(items),
     )

@@ -31,8 +31,8 @@ def rename_parameters(sampling: Sampling | None, names: Mapping[str, str]) -> di
     """Return the parameters under a dialect's names; those without a name are left out."""
     if sampling is None:
         return {}
-    said = {name: getattr(sampling, field) for field, name in names.items()}
-    return {name: value for name, value in said.items() if value is not UNSET}
+    renamed = {name: getattr(sampling, field) for field, name in names.items()}
+    return {name: value for name, value in renamed.items() if value is not UNSET}
 
 
 def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:

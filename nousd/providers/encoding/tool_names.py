@@ -65,15 +65,15 @@ class CallIds:
     """
 
     def __init__(self, before: int = 0) -> None:
-        self._numbered: dict[str, str] = {}
+        self._call_ids: dict[str, str] = {}
         self._count = before
 
     def of_call(self, id: str) -> str:
         """Return the id of the next call."""
         self._count += 1
-        numbered = self._numbered[id] = f"call{self._count:05d}"
-        return numbered
+        call_id = self._call_ids[id] = f"call{self._count:05d}"
+        return call_id
 
     def of_result(self, id: str) -> str:
         """Return the id of the call that the result is for."""
-        return self._numbered.get(id, id)
+        return self._call_ids.get(id, id)

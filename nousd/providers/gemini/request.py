@@ -74,9 +74,11 @@ def contents_body(
 ) -> dict[str, Any]:
     """Return the body of the request; equal inputs give equal bodies."""
     names = ToolNames(request.tools)
-    signs = _thinking_form(request.model) == "level"
-    write = partial(_write_messages, _PartWriter(names, blobs, signs=signs))
-    contents = (conversations or Conversations()).items(request.messages, (names.key, signs), write)
+    needs_signatures = _thinking_form(request.model) == "level"
+    write = partial(_write_messages, _PartWriter(names, blobs, needs_signatures=needs_signatures))
+    contents = (conversations or Conversations()).items(
+        request.messages, (names.key, needs_signatures), write
+    )
     body: dict[str, Any] = {"contents": contents}
     if request.system:
         body["systemInstruction"] = {"parts": [{"text": request.system}]}
@@ -149,13 +151,13 @@ class _PartWriter:
     """Writes the parts of one conversation.
 
     Args:
-        signs: whether the model refuses calls without a signature.
+        needs_signatures: whether the model refuses calls without a signature.
     """
 
-    def __init__(self, names: ToolNames, blobs: Blobs, *, signs: bool) -> None:
+    def __init__(self, names: ToolNames, blobs: Blobs, *, needs_signatures: bool) -> None:
         self._names = names
         self._blobs = blobs
-        self._signs = signs
+        self._needs_signatures = needs_signatures
         self._server_ids: dict[str, str] = {}
 
     def parts_of(self, message: ModelMessage) -> list[Part]:
@@ -165,7 +167,7 @@ class _PartWriter:
                 return self._user_parts(message)
             case AssistantMessage():
                 parts = list(self._model_parts(message))
-                return _with_first_call_signed(parts) if self._signs else parts
+                return _with_first_call_signed(parts) if self._needs_signatures else parts
             case ToolResultMessage():
                 return [self._result(message)]
 

@@ -99,17 +99,17 @@ class GeminiAnswer(Answer[GeminiChunk]):
         self._places: list[dict[str, Any]] = []
         self._kept_size = KeptSize()
         self._usage: Usage | None = None
-        self._reason_words = ""
+        self._reason_message = ""
 
     def take(self, chunk: GeminiChunk) -> list[Piece]:
         if chunk.error:
             raise error_from_object({"error": chunk.error})
-        told = _usage(chunk.usage_metadata)
-        self._usage = told or self._usage
+        usage = _usage(chunk.usage_metadata)
+        self._usage = usage or self._usage
         candidate = as_object(next(iter(as_list(chunk.candidates)), None))
         if not candidate:
             _check_feedback(as_object(chunk.prompt_feedback))
-        pieces: list[Piece] = [] if told is None else [UsageSoFar(told)]
+        pieces: list[Piece] = [] if usage is None else [UsageSoFar(usage)]
         pieces += [
             piece
             for part in as_list(as_object(candidate.get("content")).get("parts"))
@@ -117,7 +117,7 @@ class GeminiAnswer(Answer[GeminiChunk]):
         ]
         if reason := as_text(candidate.get("finishReason")):
             self._reason = reason
-            self._reason_words = as_text(candidate.get("finishMessage"))
+            self._reason_message = as_text(candidate.get("finishMessage"))
         return pieces
 
     def take_whole(self, chunk: GeminiChunk) -> list[Piece] | None:
@@ -130,9 +130,9 @@ class GeminiAnswer(Answer[GeminiChunk]):
     def finish(self) -> Iterator[Piece]:
         reason = self._reason or "STOP"
         if reason in FAILED_REASONS:
-            words, retryable, category = FAILED_REASONS[reason]
-            said = self._reason_words or reason
-            raise ProviderError(f"{words}: {said}", category=category, retryable=retryable)
+            message, retryable, category = FAILED_REASONS[reason]
+            detail = self._reason_message or reason
+            raise ProviderError(f"{message}: {detail}", category=category, retryable=retryable)
         if rest := self._reasoning.rest():
             yield ReasoningDelta(rest)
         if rest := self._text.rest():
@@ -152,16 +152,16 @@ class GeminiAnswer(Answer[GeminiChunk]):
         if not isinstance(text, str):
             return
         if part.get("thought"):
-            whole = self._reasoning.of(text)
+            valid_text = self._reasoning.of(text)
             if signed:
-                self._place({"thought": True, "text": whole, **signed})
-            if whole:
-                yield ReasoningDelta(whole)
+                self._place({"thought": True, "text": valid_text, **signed})
+            if valid_text:
+                yield ReasoningDelta(valid_text)
             return
-        whole = self._text.of(text)
-        self._place_text(len(whole), signed)
-        if whole:
-            yield TextDelta(whole)
+        valid_text = self._text.of(text)
+        self._place_text(len(valid_text), signed)
+        if valid_text:
+            yield TextDelta(valid_text)
 
     def _place_text(self, chars: int, signed: Mapping[str, str]) -> None:
         """Record the place of a text part. Unsigned neighbours are joined; a signed part is separate."""
@@ -190,9 +190,9 @@ class GeminiAnswer(Answer[GeminiChunk]):
 def _check_feedback(feedback: Mapping[str, Any]) -> None:
     """Raise ProviderError if the server blocked the prompt."""
     if reason := as_text(feedback.get("blockReason")):
-        said = as_text(feedback.get("blockReasonMessage")) or reason
+        detail = as_text(feedback.get("blockReasonMessage")) or reason
         raise ProviderError(
-            f"the server's content filter refused the prompt: {said}", category="content_filter"
+            f"the server's content filter refused the prompt: {detail}", category="content_filter"
         )
 
 

@@ -138,7 +138,7 @@ class AnswerStream(Generic[Chunk]):
         self._events: SseParser | None = None
         self._body: bytearray | None = None
         self._sample = b""
-        self._understood = False
+        self._has_chunks = False
         self.held_bytes = 0
 
     @property
@@ -183,19 +183,19 @@ class AnswerStream(Generic[Chunk]):
 
     def _take_all(self, payloads: Iterable[bytes]) -> Iterator[Piece]:
         for payload in payloads:
-            said = payload.strip()
-            if self._answer.finished or not said:
+            content = payload.strip()
+            if self._answer.finished or not content:
                 continue
             try:
-                if said == _DONE:
+                if content == _DONE:
                     yield from self._answer.take_done()
                     continue
-                chunk = self._decode(said)
+                chunk = self._decode(content)
                 if chunk is None:
                     raise ProviderError(
-                        f"the server sent an event that is no chunk: {_excerpt(said)}"
+                        f"the server sent an event that is no chunk: {_excerpt(content)}"
                     )
-                self._understood = True
+                self._has_chunks = True
                 yield from self._answer.take(chunk)
             except ProviderError as error:
                 error.raw = payload
@@ -216,9 +216,9 @@ class AnswerStream(Generic[Chunk]):
         if self.complete:
             return self._answer.finish()
         sample = self._sample
-        if not self._understood and sample and not sample.startswith(_STREAM_BEGINNINGS):
-            words = f"the server's answer is no model stream: {_excerpt(sample)}"
-            raise ProviderError(words, raw=sample)
+        if not self._has_chunks and sample and not sample.startswith(_STREAM_BEGINNINGS):
+            message = f"the server's answer is no model stream: {_excerpt(sample)}"
+            raise ProviderError(message, raw=sample)
         raise ProviderError("the stream ended before the answer was complete", retryable=True)
 
     def _is_whole(self, payload: bytes) -> bool:

@@ -39,7 +39,7 @@ _KEEPALIVE_SECONDS: Final = 30.0
 
 class _Failure(NamedTuple):
     kind: type[httpx2.HTTPError]
-    words: str
+    message: str
     category: FailureCategory
     is_retryable: bool
 
@@ -167,23 +167,23 @@ async def _read(response: httpx2.Response, decoder: Decoder, put: Put, recorder:
     """
     # One scope for all chunks: one for each would cost as much as reading the chunk.
     async with _chunks_of(response) as chunks:
-        with trio.CancelScope() as patience:
+        with trio.CancelScope() as tail_scope:
             is_in_tail, held_bytes = False, 0
             async for chunk in chunks:
                 if is_in_tail:
-                    patience.deadline, is_in_tail = math.inf, False
+                    tail_scope.deadline, is_in_tail = math.inf, False
                 recorder.chunk(chunk)
-                nothing_yet = True
+                is_empty = True
                 for piece in decoder.feed(chunk):
-                    nothing_yet = False
+                    is_empty = False
                     await put(piece)
-                if nothing_yet or decoder.held_bytes > held_bytes:
+                if is_empty or decoder.held_bytes > held_bytes:
                     held_bytes = decoder.held_bytes
                     await put(Alive(held_bytes))
                 if decoder.complete:
                     if decoder.finished:
                         break
-                    patience.deadline, is_in_tail = trio.current_time() + TAIL_SECONDS, True
+                    tail_scope.deadline, is_in_tail = trio.current_time() + TAIL_SECONDS, True
 
 
 async def _beginning_of(response: httpx2.Response, bytes_max: int, recorder: Recorder) -> bytes:
@@ -216,10 +216,10 @@ async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[b
 
 
 def _failure(error: httpx2.HTTPError) -> ProviderError:
-    found = next(failure for failure in _FAILURES if isinstance(error, failure.kind))
+    row = next(failure for failure in _FAILURES if isinstance(error, failure.kind))
     reason = str(error)
     return ProviderError(
-        f"{found.words}: {reason}" if reason else found.words,
-        category=found.category,
-        retryable=found.is_retryable,
+        f"{row.message}: {reason}" if reason else row.message,
+        category=row.category,
+        retryable=row.is_retryable,
     )

@@ -37,22 +37,22 @@ async def deliver(read: Callable[[Put], Awaitable[None]], receive: Receive) -> N
         ProviderError: raised by ``read``; re-raised after all its pieces are received.
         BaseException: raised by ``receive``, unchanged; ``read`` is cancelled.
     """
-    gathered = _PieceBuffer()
+    buffer = _PieceBuffer()
     failures: list[ProviderError] = []
 
     async def read_all() -> None:
         try:
-            await read(gathered.put)
+            await read(buffer.put)
         except ProviderError as error:
             failures.append(error)
         finally:
-            gathered.end()
+            buffer.end()
 
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read_all)
-            while together := await gathered.take():
-                for part in join_deltas(together):
+            while pieces := await buffer.take():
+                for part in join_deltas(pieces):
                     await receive(part)
     except BaseExceptionGroup as group:
         # A nursery wraps even a single exception; the caller expects the original one.
@@ -74,32 +74,32 @@ class _PieceBuffer:
         self._pieces: list[Piece] = []
         self._chars = 0
         self._has_ended = False
-        self._put = trio.lowlevel.ParkingLot()
-        self._taken = trio.lowlevel.ParkingLot()
+        self._not_empty = trio.lowlevel.ParkingLot()
+        self._not_full = trio.lowlevel.ParkingLot()
 
     async def put(self, piece: Piece) -> None:
         """Add a piece; wait while the buffer is full."""
         while self._chars >= CHARS_WAITING_MAX or len(self._pieces) >= PIECES_WAITING_MAX:
-            await self._taken.park()
+            await self._not_full.park()
         self._pieces.append(piece)
         if isinstance(piece, TextDelta | ReasoningDelta):
             self._chars += len(piece.text)
         if len(self._pieces) == 1:
-            self._put.unpark_all()
+            self._not_empty.unpark_all()
 
     def end(self) -> None:
         """Mark the end: ``take`` returns nothing once all pieces are taken."""
         self._has_ended = True
-        self._put.unpark_all()
+        self._not_empty.unpark_all()
 
     async def take(self) -> list[Piece]:
         """Wait for pieces and return all of them; return none after the end."""
         while not self._pieces and not self._has_ended:
-            await self._put.park()
-        together, self._pieces = self._pieces, []
+            await self._not_empty.park()
+        pieces, self._pieces = self._pieces, []
         self._chars = 0
-        self._taken.unpark_all()
-        return together
+        self._not_full.unpark_all()
+        return pieces
 
 
 def join_deltas(pieces: Iterable[Piece]) -> Iterator[Piece]:

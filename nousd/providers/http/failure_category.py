@@ -64,7 +64,7 @@ _BY_NAME: Final[Mapping[str, FailureCategory]] = {
 }
 """Codes of failures in mid-stream, which have no status. ``_BY_EXACT_NAME`` precedes this table."""
 
-_BY_WORDS: Final[tuple[tuple[str, FailureCategory], ...]] = (
+_BY_MESSAGE: Final[tuple[tuple[str, FailureCategory], ...]] = (
     (r"credit balance is too low", "quota"),  # Anthropic
     (r"API key (is )?not valid|invalid API key|incorrect API key", "authentication"),
     (r"invalid schema for function|array schema missing items", "tool_schema"),  # OpenAI
@@ -77,18 +77,20 @@ _GENERAL: Final = frozenset({None, 400, 422})
 """Statuses (None: no status) with which the vendor's sentence is examined."""
 
 
-def failure_category(status: int | None, names: Collection[str], words: str) -> FailureCategory:
+def failure_category(status: int | None, names: Collection[str], message: str) -> FailureCategory:
     """Return the category of a refusal that is not about the length of its input.
 
     Args:
         status: HTTP status, if there was one.
         names: the vendor's codes, in lower case.
-        words: the vendor's sentence.
+        message: the vendor's sentence.
     """
     exact = _first(_BY_EXACT_NAME, names)
     if exact is None and status in _GENERAL:
-        said = (kind for words_of, kind in _BY_WORDS if re.search(words_of, words, re.IGNORECASE))
-        exact = next(said, None)
+        categories = (
+            kind for pattern, kind in _BY_MESSAGE if re.search(pattern, message, re.IGNORECASE)
+        )
+        exact = next(categories, None)
     if exact is not None:
         return exact
     if status is None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nousd.providers.http.connections import Connections
 
 ERROR_CHARS_MAX: Final = 1000
-"""Maximum characters of a server's words that are passed on."""
+"""Maximum characters of a server's message that are passed on."""
 
 _HEADERS: Final = {
     "Accept": "text/event-stream, application/json",
@@ -169,19 +169,19 @@ class ModelServer:
         try:
             yield
         except ProviderError as error:
-            words = self._secrets.redact_output(str(error))
+            message = self._secrets.redact_output(str(error))
             error.raw = self._secrets.redact_output_bytes(error.raw)
             if self._key:
                 redactor = Redactor([self._key])
-                words = redactor.redact(words)
+                message = redactor.redact(message)
                 error.raw = _without(self._key.encode(), redactor, error.raw)
-            error.args = (_truncate(scrub(words)),)
+            error.args = (_truncate(scrub(message)),)
             error.raw = error.raw[:ERROR_BODY_BYTES_MAX]
             raise
 
 
-def _truncate(words: str) -> str:
-    return words if len(words) <= ERROR_CHARS_MAX else words[: ERROR_CHARS_MAX - 3] + "..."
+def _truncate(message: str) -> str:
+    return message if len(message) <= ERROR_CHARS_MAX else message[: ERROR_CHARS_MAX - 3] + "..."
 
 
 def _without(key: bytes, redactor: Redactor, raw: bytes) -> bytes:

@@ -45,7 +45,7 @@ _OVERFLOW_CODES: Final = frozenset(
     {"context_length_exceeded", "exceed_context_size_error", "model_context_window_exceeded"}
 )
 
-_OVERFLOW_WORDS: Final = (
+_OVERFLOW_MESSAGES: Final = (
     r"maximum (context|prompt|model) length"  # OpenAI, vLLM, DeepSeek, OpenRouter, xAI
     r"|exceeds? the (available )?context (size|window|length)"  # llama.cpp, OpenAI
     r"|context (size|length|window) (has been |was )?exceed"
@@ -75,7 +75,7 @@ class Fault(NamedTuple):
         reasons: further codes, which Google's servers send.
     """
 
-    words: str = ""
+    message: str = ""
     codes: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     status: int | None = None
@@ -99,7 +99,7 @@ def read_fault(value: Any) -> Fault:
         return read_fault(value["error"])
     numbers = (value.get("code"), value.get("status"))
     return Fault(
-        words=_words_in(value),
+        message=_message_in(value),
         codes=tuple(
             code.lower() for key in ("code", "type") if isinstance(code := value.get(key), str)
         ),
@@ -112,8 +112,8 @@ def read_fault(value: Any) -> Fault:
 def _reasons_in(value: dict[str, Any]) -> Iterator[str]:
     """Yield the name of a google.rpc.Status, and the reason in an ErrorInfo, which is more exact."""
     details = value.get("details")
-    for told, key in (*((detail, "reason") for detail in _objects(details)), (value, "status")):
-        if isinstance(reason := told.get(key), str):
+    for source, key in (*((detail, "reason") for detail in _objects(details)), (value, "status")):
+        if isinstance(reason := source.get(key), str):
             yield reason.lower()
 
 
@@ -131,17 +131,17 @@ def _retry_delay_in(details: Any) -> float | None:
     return None
 
 
-def _words_in(value: dict[str, Any]) -> str:
+def _message_in(value: dict[str, Any]) -> str:
     for key in ("message", "error", "detail", "msg", "title"):
-        words = value.get(key)
-        if isinstance(words, str) and words:
-            return words + _upstream_words(value)
-        if isinstance(words, list) and words:
-            return read_fault(words).words
+        message = value.get(key)
+        if isinstance(message, str) and message:
+            return message + _upstream_message(value)
+        if isinstance(message, list) and message:
+            return read_fault(message).message
     return ""
 
 
-def _upstream_words(value: dict[str, Any]) -> str:
+def _upstream_message(value: dict[str, Any]) -> str:
     """Return the inner error: gateways report the words of the server behind them separately from their
     own general sentence.
     """
@@ -156,16 +156,16 @@ def error_from_fault(
     """Return the error for a fault; ``status`` is that of the HTTP response, if there was one."""
     if status is None:
         status = fault.status
-    words = fault.words or (_status_line(status) if status else "the server reported an error")
+    message = fault.message or (_status_line(status) if status else "the server reported an error")
     if _is_overflow(fault, status):
-        return ContextOverflow(words, status=status)
+        return ContextOverflow(message, status=status)
     if status is None:
         retryable = not RETRYABLE_CODES.isdisjoint(fault.codes)
     else:
         retryable = is_retryable_status(status)
     return ProviderError(
-        words,
-        category=failure_category(status, fault.codes + fault.reasons, fault.words),
+        message,
+        category=failure_category(status, fault.codes + fault.reasons, fault.message),
         status=status,
         retryable=retryable and _NEVER_RETRYABLE_CODES.isdisjoint(fault.codes),
         retry_after_seconds=(
@@ -180,7 +180,7 @@ def _is_overflow(fault: Fault, status: int | None) -> bool:
     return (
         status == _PAYLOAD_TOO_LARGE
         or not _OVERFLOW_CODES.isdisjoint(fault.codes)
-        or re.search(_OVERFLOW_WORDS, fault.words, re.IGNORECASE) is not None
+        or re.search(_OVERFLOW_MESSAGES, fault.message, re.IGNORECASE) is not None
     )
 
 

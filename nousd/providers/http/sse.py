@@ -46,13 +46,13 @@ class SseParser:
         """
         if self._after_cr or b"\r" in chunk:
             chunk = self._with_lf_only(chunk)
-        whole, newline, tail = chunk.rpartition(b"\n")
+        head, newline, tail = chunk.rpartition(b"\n")
         if not newline:
             self._rest += chunk
             if len(self._rest) + self._data_bytes > self._event_bytes_max:
                 raise self._too_long()
             return []
-        lines = (bytes(self._rest) + whole if self._rest else whole).split(b"\n")
+        lines = (bytes(self._rest) + head if self._rest else head).split(b"\n")
         self._rest = bytearray(tail)
         payloads = self._take_lines(lines)
         if len(self._rest) + self._data_bytes > self._event_bytes_max:

@@ -123,23 +123,23 @@ class MockProvider:
         text, part = _newest_user_text(request.messages)
         performance = _Performance(request, receive)
         # A hash, so that no long text is kept.
-        place, due = hash((text, part)), 0
+        key, failures_due = hash((text, part)), 0
         for step in _steps(request, text, part, self._note):
             if isinstance(step, Fail):
-                due += step.times or 0
-                if step.times is None or self._failures.get(place, 0) < due:
-                    raise self._failure(step, place)
+                failures_due += step.times or 0
+                if step.times is None or self._failures.get(key, 0) < failures_due:
+                    raise self._failure(step, key)
             else:
                 await performance.take(step)
-        if due:
+        if failures_due:
             # The same text fails as often again the next time.
-            self._failures.pop(place, None)
+            self._failures.pop(key, None)
         await performance.end()
 
-    def _failure(self, step: Fail, place: int) -> ProviderError:
+    def _failure(self, step: Fail, key: int) -> ProviderError:
         """Return the failure; count it if the directive limits the number of failures."""
         if step.times is not None:
-            self._failures[place] = self._failures.pop(place, 0) + 1
+            self._failures[key] = self._failures.pop(key, 0) + 1
             if len(self._failures) > FAILURES_KEPT_MAX:
                 del self._failures[next(iter(self._failures))]
         return error_from_fault(Fault(f"mock error {step.status}"), status=step.status)

@@ -48,7 +48,7 @@ class Models:
     Args:
         factories: provider name -> its factory; may raise ConfigError.
         default: the model of sessions that name none.
-        own: provider -> its configured default model.
+        default_models: provider -> its configured default model.
         aliases: a short name -> its model.
         facts: ``provider/model`` -> the user's facts about it.
         context_window: tokens of every model without ``facts``; None asks the provider.
@@ -59,18 +59,18 @@ class Models:
         factories: Mapping[str, Callable[[], Provider]],
         default: ModelChoice,
         *,
-        own: Mapping[str, str] | None = None,
+        default_models: Mapping[str, str] | None = None,
         aliases: Mapping[str, ModelChoice] | None = None,
         facts: Mapping[str, ModelFacts] | None = None,
         context_window: int | None = None,
     ) -> None:
         self.default = default
         self.aliases = aliases or {}
-        self._own = own or {}
+        self._default_models = default_models or {}
         self._facts = facts or {}
         self._factories = factories
         self._context_window = context_window
-        self._made: dict[str, Provider] = {}
+        self._providers: dict[str, Provider] = {}
 
     @classmethod
     def of(cls, provider: Provider) -> Models:
@@ -91,16 +91,16 @@ class Models:
         Raises:
             ConfigError: there is none, or its configuration is unusable.
         """
-        if name not in self._made:
+        if name not in self._providers:
             factory = self._factories.get(name)
             if factory is None:
                 raise ConfigError(f"provider must be one of: {', '.join(sorted(self._factories))}")
-            self._made[name] = factory()
-        return self._made[name]
+            self._providers[name] = factory()
+        return self._providers[name]
 
     async def aclose(self) -> None:
         """Release the resources that providers keep between calls."""
-        for provider in self._made.values():
+        for provider in self._providers.values():
             await provider.aclose()
 
     # --- choice of a model -------------------------------------------------------------------
@@ -119,7 +119,7 @@ class Models:
             return ModelChoice(self.default.provider, self.default.model, thinking, sampling)
         return ModelChoice(provider, model, thinking, sampling)
 
-    def resolve_name(self, name: str, near: ModelChoice) -> ModelChoice:
+    def resolve_name(self, name: str, current: ModelChoice) -> ModelChoice:
         """Return the model that a client names: an alias, ``provider/model``, or a model of the
         current provider. Its name may contain slashes if one of its known models' does.
 
@@ -128,37 +128,43 @@ class Models:
                 or begins with an unknown provider.
         """
         if alias := self.aliases.get(name):
-            return ModelChoice(alias.provider, alias.model, near.thinking)
+            return ModelChoice(alias.provider, alias.model, current.thinking)
         provider, slash, model = name.partition("/")
         if provider in self._factories:
             if model:
-                return ModelChoice(provider, model, near.thinking)
-            own = self._own.get(provider, "MODEL")
-            raise ModelUnknown(f"{provider} is a provider, not a model", f"{provider}/{own}")
-        plain = ModelChoice(near.provider, name, near.thinking)
-        if name_of(plain) in self._facts:
-            return plain
+                return ModelChoice(provider, model, current.thinking)
+            default_model = self._default_models.get(provider, "MODEL")
+            raise ModelUnknown(
+                f"{provider} is a provider, not a model", f"{provider}/{default_model}"
+            )
+        choice = ModelChoice(current.provider, name, current.thinking)
+        if name_of(choice) in self._facts:
+            return choice
         if slash and (nearest := _nearest(provider, self._factories, _PROVIDER_LIKENESS_MIN)):
             raise ModelUnknown(f"no provider is called {provider}", f"{nearest}/{model}")
         if not slash and (nearest := _nearest(name, self.aliases, _ALIAS_LIKENESS_MIN)):
             raise ModelUnknown(f"no alias is called {name}", nearest)
-        if slash and not self._has_slashes(near):
+        if slash and not self._has_slashes(current):
             known = ", ".join(sorted(self._factories))
-            raise ModelUnknown(f"no provider is called {provider}, only {known}", name_of(plain))
-        return plain
+            raise ModelUnknown(f"no provider is called {provider}, only {known}", name_of(choice))
+        return choice
 
-    def _has_slashes(self, near: ModelChoice) -> bool:
-        """Return whether the provider of ``near`` has known models with a slash in their names."""
-        known = (near, *self.list_known())
-        return any("/" in each.model for each in known if each.provider == near.provider)
+    def _has_slashes(self, current: ModelChoice) -> bool:
+        """Return whether the provider of ``current`` has known models with a slash in their names."""
+        known = (current, *self.list_known())
+        return any("/" in each.model for each in known if each.provider == current.provider)
 
     def list_known(self) -> tuple[ModelChoice, ...]:
         """Return the models that are known without a request: the default model, each provider's
         default, the targets of aliases, and the models with facts of the user.
         """
-        own = (ModelChoice(provider, model) for provider, model in self._own.items())
-        said = (ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts))
-        return tuple(dict.fromkeys((self.default, *own, *self.aliases.values(), *said)))
+        defaults = (
+            ModelChoice(provider, model) for provider, model in self._default_models.items()
+        )
+        described = (
+            ModelChoice(provider, model) for provider, _, model in map(_parts, self._facts)
+        )
+        return tuple(dict.fromkeys((self.default, *defaults, *self.aliases.values(), *described)))
 
     # --- facts about a model -----------------------------------------------------------------
 
@@ -172,8 +178,8 @@ class Models:
 
     def largest_window(self) -> int:
         """Return the largest context window that is known without a request."""
-        said = [facts.context_window for facts in self._facts.values() if facts.context_window]
-        return max([self.context_window(self.default), *said])
+        windows = [facts.context_window for facts in self._facts.values() if facts.context_window]
+        return max([self.context_window(self.default), *windows])
 
     def accepts(self, choice: ModelChoice, media_type: str) -> bool:
         """Return whether the model accepts attachments of that type."""

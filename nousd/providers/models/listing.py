@@ -19,7 +19,7 @@ from nousd.wire.limits import MODELS_LISTED_MAX, NAME_CHARS_MAX
 SECONDS_MAX: Final = 10.0
 """How long a server may take to answer."""
 
-_REMEMBERED_SECONDS: Final = 60.0
+_CACHE_SECONDS: Final = 60.0
 
 
 class UnlistedProvider(NamedTuple):
@@ -50,8 +50,8 @@ class ModelLists:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._remembered: dict[str, _CachedNames] = {}
-        self._asking = {name: trio.Lock() for name in models.providers}
+        self._cached: dict[str, _CachedNames] = {}
+        self._locks = {name: trio.Lock() for name in models.providers}
 
     async def listing(
         self,
@@ -66,41 +66,41 @@ class ModelLists:
             also: models to list even if no server lists them.
             refresh: ask the servers even if their answers are cached.
         """
-        wanted = self._models.providers if provider is None else (provider,)
+        providers = self._models.providers if provider is None else (provider,)
         failures: dict[str, str] = {}
         async with trio.open_nursery() as nursery:
-            for name in wanted:
+            for name in providers:
                 nursery.start_soon(self._ask, name, refresh, failures)
-        found = tuple(dict.fromkeys(self._list_found(wanted, also)))
+        found = tuple(dict.fromkeys(self._list_found(providers, also)))
         return Listing(
             found[:MODELS_LISTED_MAX],
-            tuple(UnlistedProvider(name, failures[name]) for name in wanted if name in failures),
+            tuple(UnlistedProvider(name, failures[name]) for name in providers if name in failures),
             is_cut=len(found) > MODELS_LISTED_MAX,
-            listed=frozenset(name for name in wanted if name in self._remembered),
+            listed=frozenset(name for name in providers if name in self._cached),
         )
 
     def _list_found(
-        self, wanted: Sequence[str], also: Sequence[ModelChoice]
+        self, providers: Sequence[str], also: Sequence[ModelChoice]
     ) -> Iterator[ModelChoice]:
         known = (*self._models.list_known(), *also)
-        for provider in wanted:
+        for provider in providers:
             yield from (choice for choice in known if choice.provider == provider)
-            if provider in self._remembered:
-                for model in self._remembered[provider].names:
+            if provider in self._cached:
+                for model in self._cached[provider].names:
                     yield ModelChoice(provider, model)
 
     async def _ask(self, name: str, refresh: bool, failures: dict[str, str]) -> None:  # noqa: FBT001
-        async with self._asking[name]:
-            remembered = self._remembered.get(name)
-            if remembered and not refresh and trio.current_time() < remembered.until:
+        async with self._locks[name]:
+            cached = self._cached.get(name)
+            if cached and not refresh and trio.current_time() < cached.until:
                 return
-            self._remembered.pop(name, None)
+            self._cached.pop(name, None)
             failures[name] = f"no answer within {SECONDS_MAX:g} seconds"
             try:
                 with trio.move_on_after(SECONDS_MAX):
                     names = await self._models.provider(name).models()
-                    until = trio.current_time() + _REMEMBERED_SECONDS
-                    self._remembered[name] = _CachedNames(_nameable(name, names), until)
+                    until = trio.current_time() + _CACHE_SECONDS
+                    self._cached[name] = _CachedNames(_nameable(name, names), until)
                     del failures[name]
             except (ConfigError, ProviderError) as error:
                 failures[name] = str(error)

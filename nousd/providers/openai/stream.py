@@ -108,12 +108,12 @@ class ChatAnswer(Answer[_Chunk]):
         # Some servers send the same reasoning under both names.
         if delta.reasoning_content or delta.reasoning:
             reasoning = _text(delta.reasoning_content) or _text(delta.reasoning)
-            if whole := self._reasoning.of(reasoning):
-                pieces.append(ReasoningDelta(whole))
+            if valid_text := self._reasoning.of(reasoning):
+                pieces.append(ReasoningDelta(valid_text))
         if delta.content or delta.refusal:
             text = _text(delta.content) or _text(delta.refusal)
-            if whole := self._text.of(text):
-                pieces.append(TextDelta(whole))
+            if valid_text := self._text.of(text):
+                pieces.append(TextDelta(valid_text))
         for call in delta.tool_calls or ():
             self._add_call(call)
         if delta.function_call is not None:
@@ -128,8 +128,8 @@ class ChatAnswer(Answer[_Chunk]):
     def finish(self) -> Iterator[Piece]:
         reason = self._reason or "stop"
         if reason in FAILED_REASONS:
-            words, retryable, category = FAILED_REASONS[reason]
-            raise ProviderError(words, category=category, retryable=retryable)
+            message, retryable, category = FAILED_REASONS[reason]
+            raise ProviderError(message, category=category, retryable=retryable)
         if rest := self._reasoning.rest():
             yield ReasoningDelta(rest)
         if rest := self._text.rest():

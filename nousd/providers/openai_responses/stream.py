@@ -27,7 +27,7 @@ from nousd.providers.openai_responses.request import DIALECT
 from nousd.wire.codec.decoding import json_decoder
 from nousd.wire.objects.entries import ReasoningBlock, Usage
 
-_BETWEEN_SUMMARIES: Final = "\n\n"
+_SUMMARY_SEPARATOR: Final = "\n\n"
 
 
 class ResponsesEvent(msgspec.Struct):
@@ -51,35 +51,35 @@ class ResponsesEvent(msgspec.Struct):
 
 
 class _Item:
-    """An output item so far; ``whole`` is set once it is done."""
+    """An output item so far; ``complete_data`` is set once it is done."""
 
     def __init__(self) -> None:
         self.kind = ""
         self.text_chars = 0
-        self.reasoned = False
-        self.named = False
+        self.has_reasoning = False
+        self.has_name = False
         self.has_arguments = False
-        self.whole: dict[str, Any] | None = None
+        self.complete_data: dict[str, Any] | None = None
 
     @property
     def is_kept(self) -> bool:
         """True if the server needs more of the item back than its text or its call."""
-        whole = self.whole or {}
+        data = self.complete_data or {}
         if self.kind == "reasoning":
             # A server that stores nothing recognises such an item only by its content.
-            return bool(whole.get("encrypted_content") or whole.get("content"))
-        return self.kind == "message" and bool(whole.get("phase"))
+            return bool(data.get("encrypted_content") or data.get("content"))
+        return self.kind == "message" and bool(data.get("phase"))
 
     def place(self) -> dict[str, Any]:
         """Return the stored data that restores the item in its place in the answer."""
         if self.kind == "reasoning":
-            return self.whole or {}
+            return self.complete_data or {}
         place: dict[str, Any] = {"type": self.kind}
         if self.kind == "message":
             place["text_chars"] = self.text_chars
             # Only a message keeps its id: the reasoning before it belongs to exactly this message.
-            whole = self.whole or {}
-            place |= {key: whole[key] for key in ("id", "phase") if whole.get(key)}
+            data = self.complete_data or {}
+            place |= {key: data[key] for key in ("id", "phase") if data.get(key)}
         return place
 
 
@@ -96,8 +96,8 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
     def take(self, chunk: ResponsesEvent) -> list[Piece]:
         if chunk.error or chunk.type == "error":
             raise error_from_object(msgspec.structs.asdict(chunk))
-        take = self._TAKES.get(chunk.type or "")
-        return [] if take is None else list(take(self, chunk))
+        handler = self._HANDLERS.get(chunk.type or "")
+        return [] if handler is None else list(handler(self, chunk))
 
     def take_whole(self, chunk: ResponsesEvent) -> list[Piece] | None:
         if chunk.error or chunk.type == "error":
@@ -121,7 +121,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
 
     def _take_summary_part(self, event: ResponsesEvent) -> Iterable[Piece]:
         item = self._item(self._position(event), "reasoning")
-        return self._tell_reasoning(item, _BETWEEN_SUMMARIES) if item.reasoned else ()
+        return self._tell_reasoning(item, _SUMMARY_SEPARATOR) if item.has_reasoning else ()
 
     def _take_arguments(self, event: ResponsesEvent) -> Iterable[Piece]:
         position = self._position(event)
@@ -135,7 +135,9 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
     def _take_end(self, event: ResponsesEvent) -> Iterable[Piece]:
         return self._end(as_object(event.response))
 
-    _TAKES: ClassVar[Mapping[str, Callable[[ResponsesAnswer, ResponsesEvent], Iterable[Piece]]]] = {
+    _HANDLERS: ClassVar[
+        Mapping[str, Callable[[ResponsesAnswer, ResponsesEvent], Iterable[Piece]]]
+    ] = {
         "response.output_item.added": _take_added,
         "response.output_text.delta": _take_text,
         "response.refusal.delta": _take_text,
@@ -155,7 +157,7 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         if isinstance(event.output_index, int):
             return event.output_index
         last = max(self._items, default=-1)
-        begins = begins or last == -1 or self._items[last].whole is not None
+        begins = begins or last == -1 or self._items[last].complete_data is not None
         return last + 1 if begins else last
 
     def _item(self, position: int, kind: str) -> _Item:
@@ -167,37 +169,37 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         return item
 
     def _tell_text(self, item: _Item, text: Any) -> Iterator[Piece]:
-        if whole := self._text.of(as_text(text)):
-            item.text_chars += len(whole)
-            yield TextDelta(whole)
+        if valid_text := self._text.of(as_text(text)):
+            item.text_chars += len(valid_text)
+            yield TextDelta(valid_text)
 
     def _tell_reasoning(self, item: _Item, text: Any) -> Iterator[Piece]:
-        if whole := self._reasoning.of(as_text(text)):
-            item.reasoned = True
-            yield ReasoningDelta(whole)
+        if valid_text := self._reasoning.of(as_text(text)):
+            item.has_reasoning = True
+            yield ReasoningDelta(valid_text)
 
     def _name_call(self, position: int, call: Mapping[str, Any]) -> None:
         item = self._items[position]
-        if item.kind == "function_call" and not item.named:
-            item.named = True
+        if item.kind == "function_call" and not item.has_name:
+            item.has_name = True
             id, name = as_text(call.get("call_id")), as_text(call.get("name"))
             self.calls.add(CallFragment(position, id=id, name=name))
 
-    def _end_item(self, position: int, whole: dict[str, Any]) -> Iterator[Piece]:
+    def _end_item(self, position: int, data: dict[str, Any]) -> Iterator[Piece]:
         """Take a whole item and emit the content that its deltas did not contain."""
-        item = self._item(position, as_text(whole.get("type")))
-        if item.whole is not None:
+        item = self._item(position, as_text(data.get("type")))
+        if item.complete_data is not None:
             return
         if item.kind == "message" and not item.text_chars:
-            yield from self._tell_text(item, _texts_in(whole.get("content")))
-        if item.kind == "reasoning" and not item.reasoned:
-            text = _texts_in(whole.get("summary"), _BETWEEN_SUMMARIES)
-            yield from self._tell_reasoning(item, text or _texts_in(whole.get("content")))
-        self._name_call(position, whole)
+            yield from self._tell_text(item, _texts_in(data.get("content")))
+        if item.kind == "reasoning" and not item.has_reasoning:
+            text = _texts_in(data.get("summary"), _SUMMARY_SEPARATOR)
+            yield from self._tell_reasoning(item, text or _texts_in(data.get("content")))
+        self._name_call(position, data)
         if item.kind == "function_call" and not item.has_arguments:
-            self.calls.add(CallFragment(position, arguments=whole.get("arguments")))
+            self.calls.add(CallFragment(position, arguments=data.get("arguments")))
         yield from self._rest_of(item)
-        item.whole = self._extract_kept(whole)
+        item.complete_data = self._extract_kept(data)
 
     def _rest_of(self, item: _Item) -> Iterator[Piece]:
         if item.kind == "reasoning":
@@ -207,11 +209,11 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
             item.text_chars += len(rest)
             yield TextDelta(rest)
 
-    def _extract_kept(self, whole: dict[str, Any]) -> dict[str, Any]:
+    def _extract_kept(self, data: dict[str, Any]) -> dict[str, Any]:
         """Return the parts of a whole item that may have to be sent back."""
-        if whole.get("type") != "reasoning":
-            whole = {key: text for key in ("id", "phase") if (text := as_text(whole.get(key)))}
-        kept = storable(whole) or {}
+        if data.get("type") != "reasoning":
+            data = {key: text for key in ("id", "phase") if (text := as_text(data.get(key)))}
+        kept = storable(data) or {}
         self._kept_size.add(len(str(kept)))
         return kept
 
@@ -219,8 +221,8 @@ class ResponsesAnswer(Answer[ResponsesEvent]):
         """Take the final response, complete or failed."""
         is_cut = _is_cut(response)
         if not self._items:
-            for position, whole in enumerate(as_list(response.get("output"))):
-                yield from self._end_item(position, as_object(whole))
+            for position, data in enumerate(as_list(response.get("output"))):
+                yield from self._end_item(position, as_object(data))
         for position in sorted(self._items):
             yield from self._end_item(position, {})
         yield from self._keep_reasoning()

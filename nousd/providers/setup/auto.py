@@ -96,35 +96,35 @@ async def _find_listening(servers: Sequence[LocalServer]) -> Sequence[LocalServe
     """Return the servers whose ports accept connections. Usually there are none, and then nothing is
     imported.
     """
-    there: set[LocalServer] = set()
+    found: set[LocalServer] = set()
 
     async def look(server: LocalServer) -> None:
         with suppress(OSError):
             await (await trio.open_tcp_stream("127.0.0.1", server.port)).aclose()
-            there.add(server)
+            found.add(server)
 
     with trio.move_on_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
             for server in servers:
                 nursery.start_soon(look, server)
-    return [server for server in servers if server in there]
+    return [server for server in servers if server in found]
 
 
 async def _find_local(servers: Sequence[LocalServer]) -> FoundProvider | None:
     # Imported here, so that it is loaded only if needed, and before the time limit.
     from nousd.providers.setup.registry import ProviderSettings, make_provider
 
-    asked = {
+    providers = {
         server: make_provider(LOCAL_DIALECT, ProviderSettings(api_base=server.api_base))
         for server in servers
     }
-    listed: dict[LocalServer, tuple[str, ...]] = {}
+    models: dict[LocalServer, tuple[str, ...]] = {}
     with trio.move_on_after(SECONDS_MAX):
         async with trio.open_nursery() as nursery:
-            for server, provider in asked.items():
-                nursery.start_soon(_list_models, server, provider, listed)
+            for server, provider in providers.items():
+                nursery.start_soon(_list_models, server, provider, models)
     for server in servers:
-        for model in listed.get(server, ()):
+        for model in models.get(server, ()):
             if _NO_CHAT not in model.lower():
                 return FoundProvider(
                     server.name, f"{server.api_base} answers", server.api_base, model
@@ -133,10 +133,10 @@ async def _find_local(servers: Sequence[LocalServer]) -> FoundProvider | None:
 
 
 async def _list_models(
-    server: LocalServer, provider: Provider, listed: dict[LocalServer, tuple[str, ...]]
+    server: LocalServer, provider: Provider, models: dict[LocalServer, tuple[str, ...]]
 ) -> None:
     try:
-        listed[server] = await provider.models()
+        models[server] = await provider.models()
     except ProviderError:
         return  # Another program, or nothing, listens on that port.
     finally:

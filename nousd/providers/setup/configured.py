@@ -90,7 +90,7 @@ class ModelConfiguration(Protocol):
 
 
 def build_configured_models(
-    said: ModelConfiguration,
+    config: ModelConfiguration,
     secrets: Redactor,
     *,
     random: Callable[[], float] = random.random,
@@ -107,25 +107,25 @@ def build_configured_models(
         ConfigError: the default provider cannot be used with this configuration.
     """
     default = make_configured(
-        said.providers[said.provider], said, secrets, random=random, record=record
+        config.providers[config.provider], config, secrets, random=random, record=record
     )
     factories: dict[str, Callable[[], Provider]] = {
-        name: partial(make_configured, provider, said, secrets, random=random, record=record)
-        for name, provider in said.providers.items()
+        name: partial(make_configured, provider, config, secrets, random=random, record=record)
+        for name, provider in config.providers.items()
     }
     return Models(
-        {**factories, said.provider: lambda: default},
-        ModelChoice(said.provider, default.default_model),
-        own={name: each.model for name, each in said.providers.items() if each.model},
-        aliases={name: _choice(model) for name, model in said.aliases.items()},
-        facts={name: _facts(model) for name, model in said.models.items()},
-        context_window=said.context_window or None,
+        {**factories, config.provider: lambda: default},
+        ModelChoice(config.provider, default.default_model),
+        default_models={name: each.model for name, each in config.providers.items() if each.model},
+        aliases={name: _choice(model) for name, model in config.aliases.items()},
+        facts={name: _facts(model) for name, model in config.models.items()},
+        context_window=config.context_window or None,
     )
 
 
 def make_configured(
     provider: ConfiguredProvider,
-    said: ModelConfiguration,
+    config: ModelConfiguration,
     secrets: Redactor,
     *,
     random: Callable[[], float] = random.random,
@@ -144,7 +144,7 @@ def make_configured(
         api_key=key,
         key_variable=provider.key_variable,
         model=provider.model,
-        idle_timeout_seconds=said.idle_timeout_seconds,
+        idle_timeout_seconds=config.idle_timeout_seconds,
         is_stand_in=provider.is_stand_in,
         record=record(provider.name) if record else None,
         secrets=secrets,
@@ -154,7 +154,7 @@ def make_configured(
         settings,
         name=provider.name,
         ask_key=_ask_key(provider, secrets) if key is None else None,
-        attempts_max=said.retry_attempts,
+        attempts_max=config.retry_attempts,
         random=random,
     )
 

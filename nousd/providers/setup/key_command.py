@@ -25,7 +25,7 @@ SECONDS_MAX: Final = 10.0
 OUTPUT_BYTES_MAX: Final = 16 * 1024
 """Maximum length of its output; more is not a key."""
 
-_KILLED_SECONDS: Final = 1.0
+_KILL_WAIT_SECONDS: Final = 1.0
 """How long to wait for a killed command to end."""
 
 _LEFTOVER_SECONDS: Final = 0.2
@@ -79,7 +79,7 @@ async def _kill_process(process: trio.Process) -> None:
     user cannot be killed and is left alone.
     """
     assert process.stdout is not None
-    with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILLED_SECONDS):
+    with trio.CancelScope(shield=True, deadline=trio.current_time() + _KILL_WAIT_SECONDS):
         await process.stdout.aclose()
         if process.returncode is None:
             with suppress(PermissionError):
@@ -93,8 +93,8 @@ def _key_in(output: bytes, code: int | None) -> str:
             f"api_key_command was killed, or took more than {SECONDS_MAX:g} seconds"
         )
     if code:
-        ended = f"exit code {code}" if code > 0 else f"signal {-code}"
-        raise KeyUnavailable(f"api_key_command failed with {ended}")
+        status = f"exit code {code}" if code > 0 else f"signal {-code}"
+        raise KeyUnavailable(f"api_key_command failed with {status}")
     if len(output) > OUTPUT_BYTES_MAX:
         raise KeyUnavailable(f"api_key_command printed more than {OUTPUT_BYTES_MAX} bytes")
     key = output.decode("utf-8", "replace").strip()

@@ -52,7 +52,7 @@ class LateKeyProvider:
         self._keyless = make(_NO_KEY)
         self._keyed: _KeyedProvider | None = None
         self._is_refused = True
-        self._asking = trio.Lock()
+        self._key_lock = trio.Lock()
 
     @property
     def name(self) -> str:
@@ -100,16 +100,16 @@ class LateKeyProvider:
             await self._close_if_unused(keyed)
 
     async def _current(self) -> _KeyedProvider:
-        async with self._asking:
+        async with self._key_lock:
             if self._keyed is None or self._is_refused:
-                before, key = self._keyed, await self._ask_key()
-                if before is None or before.key != key:
+                earlier, key = self._keyed, await self._ask_key()
+                if earlier is None or earlier.key != key:
                     self._keyed = _KeyedProvider(key, self._make_provider(key))
                 else:
-                    before.was_accepted = False
+                    earlier.was_accepted = False
                 self._is_refused = False
-                if before is not None:
-                    await self._close_if_unused(before)
+                if earlier is not None:
+                    await self._close_if_unused(earlier)
             assert self._keyed is not None
             return self._keyed
 

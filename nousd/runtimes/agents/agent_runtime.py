@@ -44,12 +44,12 @@ from nousd.wire.objects.agents import AgentSessionFacts
 from nousd.wire.objects.entries import ToolCall
 from nousd.wire.objects.runtimes import AuthFacts, IsolationMode, RuntimeCapabilities
 
-_ANEW: Final = "send the message again, or resume the session: the program is started anew"
+_RETRY_HINT: Final = "send the message again, or resume the session: the program is started anew"
 
 _MODELS_MAX: Final = 200
 """Maximum number of a program's models that are remembered."""
 
-_LEFT_OUT_TOLD: Final = 16
+_LEFT_OUT_NAMED_MAX: Final = 16
 """Maximum number of left-out tools that a warning names."""
 
 _INPUT_TYPE: Final = "application/json"
@@ -80,7 +80,7 @@ class AgentRuntime:
         models: tuple[str, ...] = (),
     ) -> None:
         self._configured_models = models
-        self._told_models: tuple[str, ...] = ()
+        self._reported_models: tuple[str, ...] = ()
         self._own_tools = own_tools
         self._agent = agent
         self._programs = Programs(agent, guest, spaces, mode)
@@ -113,7 +113,7 @@ class AgentRuntime:
     @property
     def models(self) -> tuple[str, ...]:
         """See ``Runtime.models``."""
-        return self._configured_models or self._told_models
+        return self._configured_models or self._reported_models
 
     def auth_facts(self, namespace: str) -> AuthFacts:
         """See ``Runtime.auth_facts``."""
@@ -151,19 +151,19 @@ class AgentRuntime:
         if failure.category == "authentication":
             facts = await trio.to_thread.run_sync(self.auth_facts, namespace)
             return facts.instructions
-        return _ANEW if isinstance(failure, AgentFailed) else ""
+        return _RETRY_HINT if isinstance(failure, AgentFailed) else ""
 
     async def _take_turn(self, host: AgentHost) -> None:
         start = await self._start(host)
         session_id = host.tracker.session_id
-        is_in_step = False
+        is_in_sync = False
         try:
             life = await self._life(host, start)
             await self._tell_input(host, start)
             await self._turn(host, life).carry_out()
-            is_in_step = True
+            is_in_sync = True
         finally:
-            if is_in_step:
+            if is_in_sync:
                 self._lives.rest(session_id)
             else:
                 # The transcript may lack the program's last actions.
@@ -187,7 +187,7 @@ class AgentRuntime:
         return Start(
             workdir=host.workdir,
             model=host.agent_model,
-            instructions="\n\n".join(told.text for told in instructions if told.text),
+            instructions="\n\n".join(source.text for source in instructions if source.text),
             tools=offer.tools,
             left_out=offer.left_out,
             own_tools=self._own_tools,
@@ -198,16 +198,18 @@ class AgentRuntime:
     async def _life(self, host: AgentHost, start: Start) -> AgentLife:
         session_id = host.tracker.session_id
         life = self._lives.warm(session_id, start)
-        known = host.agent_session
+        agent_session = host.agent_session
         is_current = (
-            known is not None and known.runtime == self.name and known.leaf_id == host.leaf_id
+            agent_session is not None
+            and agent_session.runtime == self.name
+            and agent_session.leaf_id == host.leaf_id
         )
         if life is not None and is_current:
             return life
         self._lives.drop(session_id)
         reason = ""
-        if known is not None and is_current and self._can_resume(known, start):
-            resume = Resume("native", agent_session_id=known.agent_session_id)
+        if agent_session is not None and is_current and self._can_resume(agent_session, start):
+            resume = Resume("native", agent_session_id=agent_session.agent_session_id)
             try:
                 return await self._begin_life(host, start, resume)
             except AgentFailed as failure:
@@ -217,26 +219,26 @@ class AgentRuntime:
         resume = Resume("reconstruct" if transcript else "new", transcript=transcript)
         return await self._begin_life(host, start, resume, reason=reason)
 
-    def _can_resume(self, known: AgentSessionFacts, start: Start) -> bool:
+    def _can_resume(self, agent_session: AgentSessionFacts, start: Start) -> bool:
         return (
             self.capabilities.resume_model == "native"
             and self._programs.keeps_sessions(start.namespace)
-            and known.basis == self._agent.session_basis(start)
+            and agent_session.basis == self._agent.session_basis(start)
         )
 
     async def _begin_life(
         self, host: AgentHost, start: Start, resume: Resume, *, reason: str = ""
     ) -> AgentLife:
-        async def waits(what: str) -> None:
+        async def waits(message: str) -> None:
             host.extend_idle_deadline(PLACE_SECONDS)
-            await _warn(host, "agent_waits", what)
+            await _warn(host, "agent_waits", message)
 
         if start.left_out:
             await _warn(host, "agent_tools_left_out", _describe_left_out(start.left_out))
         life = await self._lives.begin(host.tracker.session_id, start, resume, waits=waits)
         self.version = self._secrets.redact_output(life.version) or self.version
-        told = tuple(map(self._secrets.redact_output, life.models[:_MODELS_MAX]))
-        self._told_models = told or self._told_models
+        models = tuple(map(self._secrets.redact_output, life.models[:_MODELS_MAX]))
+        self._reported_models = models or self._reported_models
         await self._note(
             host,
             life,
@@ -262,11 +264,11 @@ class AgentRuntime:
         )
 
     async def _record_outside(self, session_id: str, call: AgentCall) -> None:
-        clean = self._secrets.redact_output
+        redact = self._secrets.redact_output
         refused = ToolCall(
             tool_call_id="",
-            runtime_tool_call_id=clean(call.agent_call_id),
-            name=clean(call.name),
+            runtime_tool_call_id=redact(call.agent_call_id),
+            name=redact(call.name),
             args=self._secrets.redact_output_json(dict(call.args)),
         )
         # A session that is lost or deleted has no log.
@@ -275,7 +277,7 @@ class AgentRuntime:
 
     async def _tell_input(self, host: AgentHost, start: Start) -> None:
         """Log the input of the program, as an artifact in nousd's own form."""
-        told = {
+        content = {
             "text": text_of(host),
             "attachments": [attached.artifact_id for attached in host.turn_attachments],
             "model": start.model,
@@ -284,7 +286,7 @@ class AgentRuntime:
             "command": list(self._agent.command(start, Resume("new"))),
             **self._programs.facts(start),
         }
-        data = encode_json(expressible(told))
+        data = encode_json(expressible(content))
         await host.stream(
             events.ModelInput(
                 **host.tracker.where,
@@ -306,8 +308,10 @@ async def _warn(host: AgentHost, code: str, message: str) -> None:
 
 
 def _describe_left_out(names: Sequence[str]) -> str:
-    told = ", ".join([*names[:_LEFT_OUT_TOLD], *(["..."] if len(names) > _LEFT_OUT_TOLD else [])])
+    listed = ", ".join(
+        [*names[:_LEFT_OUT_NAMED_MAX], *(["..."] if len(names) > _LEFT_OUT_NAMED_MAX else [])]
+    )
     return (
-        f"the program is not offered {len(names)} tools of MCP servers: {told}. It is offered at most"
+        f"the program is not offered {len(names)} tools of MCP servers: {listed}. It is offered at most"
         f" {OFFERED_MAX} tools, of {OFFERED_BYTES_MAX} bytes together"
     )

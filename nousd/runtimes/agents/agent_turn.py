@@ -20,7 +20,7 @@ from nousd.errors import NousdError, RunFailed
 from nousd.machine.context.text_offload import beginning, deltas
 from nousd.providers.encoding.attachments import inline_text, kind_of, name_of
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
-from nousd.runtimes.agents.interface import UNTOLD, AgentCall, AgentImage, AgentLife, UserText
+from nousd.runtimes.agents.interface import UNREPORTED, AgentCall, AgentImage, AgentLife, UserText
 from nousd.runtimes.agents.raw_lines import RawLines, redact_line
 from nousd.runtimes.agents.time_limits import INTERRUPT_SECONDS
 from nousd.runtimes.agents.tools.own_tools import Facts, OwnToolCall
@@ -93,15 +93,15 @@ class AgentTurn:
         self._secrets = secrets
         self._room = AnswerRoom(bounds, host.answers)
         self._message: MessageWriter | None = None
-        self._writing = trio.Lock()
-        self._running = trio.CapacityLimiter(CALLS_MAX)
+        self._write_lock = trio.Lock()
+        self._call_limiter = trio.CapacityLimiter(CALLS_MAX)
         self._calls_by_id: dict[tuple[str, str], _OpenCall] = {}
         self._steers: dict[str, Delivery] = {}
         self._own_calls: dict[str, OwnToolCall] = {}
-        self._raw = RawLines(host.keep, secrets)
-        self._ids: dict[str, str] = {}
+        self._raw_lines = RawLines(host.keep, secrets)
+        self._nousd_ids: dict[str, str] = {}
         """The program's id of a call -> nousd's id."""
-        self._unknown = 0
+        self._unknown_count = 0
         self._nursery: trio.Nursery | None = None
         self._failure: NousdError | None = None
 
@@ -114,13 +114,15 @@ class AgentTurn:
             AgentFailed: the program can no longer be used.
         """
         life = self._life
-        said = await self._build_user_text(text_of(self._host), self._host.turn_attachments)
+        user_text = await self._build_user_text(text_of(self._host), self._host.turn_attachments)
         is_over = False
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 try:
-                    await self._run_in_turn(self._run_adapter, partial(life.take_turn, said, self))
+                    await self._run_in_turn(
+                        self._run_adapter, partial(life.take_turn, user_text, self)
+                    )
                     await self._run_in_turn(self._end_turn)
                     is_over = True
                 finally:
@@ -141,23 +143,23 @@ class AgentTurn:
         self._nursery = None
         for own in self._own_calls.values():
             own.refuse(STOPPED.text)
-        for opened in self._calls_by_id.values():
-            opened.is_over.set()
+        for open_call in self._calls_by_id.values():
+            open_call.is_over.set()
 
-    async def _run_in_turn(self, act: Callable[..., Awaitable[None]], *args: Any) -> None:
+    async def _run_in_turn(self, action: Callable[..., Awaitable[None]], *args: Any) -> None:
         """Run an action for the turn, unless it is over. A failure ends the turn."""
         if self._nursery is None:
             return
         try:
-            await act(*args)
+            await action(*args)
         except NousdError as failure:
             self._failure = self._failure or failure
             if self._nursery is not None:
                 self._nursery.cancel_scope.cancel()
 
-    async def _run_adapter(self, act: Callable[[], Awaitable[None]]) -> None:
+    async def _run_adapter(self, action: Callable[[], Awaitable[None]]) -> None:
         """Run an action of the adapter; treat its faults as failures of the program."""
-        outcome = await self._contain(act, self._adapter_name)
+        outcome = await self._contain(action, self._adapter_name)
         if isinstance(outcome, NousdError):
             raise outcome if isinstance(outcome, RunFailed) else adapter_fault()
 
@@ -168,10 +170,10 @@ class AgentTurn:
     async def _end_turn(self) -> None:
         self._host.stop_asking()
         for own in tuple(self._own_calls.values()):
-            own.finish(UNTOLD)
+            own.finish(UNREPORTED)
             await own.is_written.wait()
-        for opened in tuple(self._calls_by_id.values()):
-            await opened.is_over.wait()
+        for open_call in tuple(self._calls_by_id.values()):
+            await open_call.is_over.wait()
         await self._end_message("stop")
 
     # --- messages of the user ----------------------------------------------------------------
@@ -181,10 +183,10 @@ class AgentTurn:
             each.artifact_id: await self._host.artifact(each.artifact_id) for each in attachments
         }
         images = [each for each in attachments if kind_of(each.media_type) == "image"]
-        beside = [_describe_file(each, blobs) for each in attachments if each not in images]
+        file_notes = [_describe_file(each, blobs) for each in attachments if each not in images]
         return UserText(
             message_id=str(uuid.uuid4()),
-            text="\n\n".join([text, *beside]),
+            text="\n\n".join([text, *file_notes]),
             images=tuple(
                 AgentImage(bare(each.media_type), blobs[each.artifact_id]) for each in images
             ),
@@ -203,16 +205,16 @@ class AgentTurn:
 
     async def take_steer(self) -> UserText | None:
         """See ``AgentListener.take_steer``."""
-        taken: list[UserText] = []
-        await self._run_in_turn(self._take_steer, taken)
-        return taken[0] if taken else None
+        user_texts: list[UserText] = []
+        await self._run_in_turn(self._take_steer, user_texts)
+        return user_texts[0] if user_texts else None
 
-    async def _take_steer(self, taken: list[UserText]) -> None:
+    async def _take_steer(self, user_texts: list[UserText]) -> None:
         steer = await self._host.take_steer()
         if steer is not None:
-            said = await self._build_user_text(steer.text, steer.attachments)
-            self._steers[said.message_id] = steer
-            taken.append(said)
+            user_text = await self._build_user_text(steer.text, steer.attachments)
+            self._steers[user_text.message_id] = steer
+            user_texts.append(user_text)
 
     # --- output of the agent -----------------------------------------------------------------
 
@@ -227,7 +229,7 @@ class AgentTurn:
     async def _write(self, part: Callable[[MessageWriter], StreamedText], delta: str) -> None:
         # An agent that answers has received the user's text.
         await self._host.confirm_delivery()
-        async with self._writing:
+        async with self._write_lock:
             if self._message is None:
                 self._message = self._new_message()
             await self._message.write(part(self._message), delta)
@@ -241,7 +243,7 @@ class AgentTurn:
         await self._run_in_turn(self._end_message, stop_reason)
 
     async def _end_message(self, stop_reason: StopReason) -> None:
-        async with self._writing:
+        async with self._write_lock:
             message, self._message = self._message, None
             if message is not None:
                 await self._finish(message, stop_reason)
@@ -256,7 +258,7 @@ class AgentTurn:
             provider=self._runtime,
             stop_reason=stop_reason,
             calls=calls,
-            raw_ref=await self._raw.ref(),
+            raw_ref=await self._raw_lines.ref(),
         )
         await self._host.stream(*ends)
 
@@ -266,25 +268,25 @@ class AgentTurn:
 
     async def _subagent_text(self, text: str, parent: str) -> None:
         await self._host.confirm_delivery()
-        room, raw_ref = AnswerRoom(self._bounds, self._host.answers), await self._raw.ref()
+        room, raw_ref = AnswerRoom(self._bounds, self._host.answers), await self._raw_lines.ref()
         kept = room.take(text)
-        said = [
+        text_events = [
             events.SubagentText(
                 **self._host.tracker.where,
                 text=delta,
                 runtime_tool_call_id=self._secrets.redact_output(parent),
-                parent_tool_call_id=self._ids.get(parent, UNSET),
+                parent_tool_call_id=self._nousd_ids.get(parent, UNSET),
                 raw_ref=raw_ref,
             )
             for delta in deltas(kept)
         ]
-        await self._host.stream(*said)
+        await self._host.stream(*text_events)
         if len(kept) < len(text):
             raise room.build_exceeded_error()
 
     async def usage(self, usage: Usage, *, model: str = "", cost_usd: float | None = None) -> None:
         """See ``AgentListener.usage``."""
-        reported = events.UsageReported(
+        report = events.UsageReported(
             **self._host.tracker.where,
             model=self._secrets.redact_output(model or self._life.model),
             provider=self._runtime,
@@ -293,31 +295,31 @@ class AgentTurn:
             cost_usd=or_unset(cost_usd),
             correlation_id=self._host.correlation_id,
         )
-        await self._run_in_turn(self._log, reported)
+        await self._run_in_turn(self._log, report)
 
     async def _log(self, event: events.Event) -> None:
         """Log an event; set its ``raw_ref`` to the program's line from which it was made."""
-        await self._host.stream(msgspec.structs.replace(event, raw_ref=await self._raw.ref()))
+        await self._host.stream(msgspec.structs.replace(event, raw_ref=await self._raw_lines.ref()))
 
     async def plan(self, todos: tuple[Todo, ...]) -> None:
         """See ``AgentListener.plan``."""
-        shown = tuple(
+        redacted = tuple(
             msgspec.structs.replace(todo, content=self._secrets.redact_output(todo.content))
             for todo in todos
         )
         await self._run_in_turn(
-            self._log, events.TodoUpdated(**self._host.tracker.where, todos=shown)
+            self._log, events.TodoUpdated(**self._host.tracker.where, todos=redacted)
         )
 
     async def unknown(self, line: bytes) -> None:
         """See ``AgentListener.unknown``. The log keeps only the first such messages of a turn."""
-        self._unknown += 1
-        if self._unknown <= _UNKNOWN_MAX:
+        self._unknown_count += 1
+        if self._unknown_count <= _UNKNOWN_MAX:
             text = redact_line(line, self._secrets).decode("utf-8", "replace")
-            kept = events.Warning(
+            warning = events.Warning(
                 **self._host.tracker.where, code="agent_message_unknown", message=beginning(text)
             )
-            await self._run_in_turn(self._log, kept)
+            await self._run_in_turn(self._log, warning)
 
     # --- calls of the agent ------------------------------------------------------------------
 
@@ -332,29 +334,29 @@ class AgentTurn:
             return STOPPED
         args = self._secrets.redact_output_json(dict(call.args))
         key = (call.agent_call_id or str(uuid.uuid4()), input_hash(call.name, args))
-        opened = self._calls_by_id.get(key)
-        if opened is None:
-            opened = self._calls_by_id[key] = _OpenCall()
-            self._nursery.start_soon(self._run_in_turn, self._execute, call, args, opened, gate)
-        await opened.is_over.wait()
-        return opened.result
+        open_call = self._calls_by_id.get(key)
+        if open_call is None:
+            open_call = self._calls_by_id[key] = _OpenCall()
+            self._nursery.start_soon(self._run_in_turn, self._execute, call, args, open_call, gate)
+        await open_call.is_over.wait()
+        return open_call.result
 
     async def record_call(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
         """See ``AgentListener.record_call``."""
-        asked = self._own_calls.get(call.agent_call_id)
-        if asked is None:
+        own_call = self._own_calls.get(call.agent_call_id)
+        if own_call is None:
             await self._run_in_turn(self._observe, call, result, seconds)
         else:
-            asked.finish(result)
+            own_call.finish(result)
 
     async def _observe(self, call: AgentCall, result: ToolResult, seconds: float) -> None:
         args = self._secrets.redact_output_json(dict(call.args))
         announced, earlier = await self._announce(call, args)
         text = self._secrets.redact_output(result.text)
-        told = msgspec.structs.replace(result, text=text)
+        redacted = msgspec.structs.replace(result, text=text)
         tool = OwnToolCall(call.name, args, self._runtime, Facts())
         attempt = earlier.attempts + 1
-        await observe(self._host, announced, tool, told, seconds, attempt=attempt)
+        await observe(self._host, announced, tool, redacted, seconds, attempt=attempt)
 
     async def may_run(self, call: AgentCall) -> str | None:
         """See ``AgentListener.may_run``. While the program's own tools are off, the gate receives no
@@ -388,9 +390,9 @@ class AgentTurn:
         own.is_written.set()
 
     async def _execute(
-        self, call: AgentCall, args: dict[str, Any], opened: _OpenCall, gate: CallRunner
+        self, call: AgentCall, args: dict[str, Any], open_call: _OpenCall, gate: CallRunner
     ) -> None:
-        async with self._running:
+        async with self._call_limiter:
             announced, earlier = await self._announce(call, args)
             if self._host.has_pending_steer():
                 result = await gate.skip(self._host, announced, earlier)
@@ -398,7 +400,7 @@ class AgentTurn:
                 result = await gate.execute(self._host, announced, earlier)
             # The agent acts on the result, so the result must be durable first.
             await self._host.wait_durable()
-            opened.settle(result)
+            open_call.settle(result)
 
     async def _announce(
         self, call: AgentCall, args: dict[str, Any]
@@ -407,24 +409,24 @@ class AgentTurn:
         its earlier attempts. A call known from an interrupted run is not announced again.
         """
         await self._host.confirm_delivery()
-        asked = ToolCall(
+        tool_call = ToolCall(
             tool_call_id="",
             runtime_tool_call_id=self._secrets.redact_output(call.agent_call_id),
             name=self._secrets.redact_output(call.name),
             args=args,
         )
-        known = await self._host.find_earlier_call(asked)
-        if known is not None:
-            self._ids[call.agent_call_id] = known.tool_call_id
+        earlier_call = await self._host.find_earlier_call(tool_call)
+        if earlier_call is not None:
+            self._nousd_ids[call.agent_call_id] = earlier_call.tool_call_id
             await self._end_message("tool_use")
-            return known, await self._host.earlier(known)
-        async with self._writing:
+            return earlier_call, await self._host.earlier(earlier_call)
+        async with self._write_lock:
             message, self._message = self._message or self._new_message(), None
             message_id = await message.open()
             self._room.call(encode_json(args).decode())
-            announced = msgspec.structs.replace(asked, tool_call_id=f"{message_id}.0")
+            announced = msgspec.structs.replace(tool_call, tool_call_id=f"{message_id}.0")
             await self._finish(message, "tool_use", announced)
-        self._ids[call.agent_call_id] = announced.tool_call_id
+        self._nousd_ids[call.agent_call_id] = announced.tool_call_id
         return announced, NEVER_SEEN
 
 

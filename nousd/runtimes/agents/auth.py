@@ -34,12 +34,14 @@ def auth_facts(
         account: the name of the account, if the program keeps it outside of that file.
     """
     details = {name: name in variables for name in keys} | {file.name: file.exists()}
-    words = (*program, *login)
+    login_command = (*program, *login)
     return AuthFacts(
         is_logged_in=any(details.values()),
         account=account or UNSET,
         details=details,
-        login=words,
+        login=login_command,
         logout=(*program, *logout),
-        instructions=f"run {shlex.join(words)} in a terminal, or start the daemon with {keys[0]} set",
+        instructions=(
+            f"run {shlex.join(login_command)} in a terminal, or start the daemon with {keys[0]} set"
+        ),
     )

@@ -31,13 +31,13 @@ class Guest(NamedTuple):
     Args:
         bubblewrap: returns the path of bubblewrap; None if it is not installed.
         covered: nousd's files and folders; those that exist appear empty to the program.
-        of_the_user: files and folders in which agent programs keep the user's log-ins; covered as well
+        user_logins: files and folders in which agent programs keep the user's log-ins; covered as well
             for a program with a private HOME.
     """
 
     bubblewrap: Callable[[], str | None]
     covered: tuple[Path, ...]
-    of_the_user: tuple[Path, ...] = ()
+    user_logins: tuple[Path, ...] = ()
 
     def argv(
         self,
@@ -62,16 +62,16 @@ class Guest(NamedTuple):
                 file is in a covered folder.
         """
         inside = list(argv) if home is None else [*_PRIVATE, *argv]
-        own = () if home is None else ("--bind", *2 * [str(home.resolve())])
+        bind_home = () if home is None else ("--bind", *2 * [str(home.resolve())])
         program = self.bubblewrap()
         obeyed = [path for path in hidden.code if path.exists()]
         if program is None:
             self._check_bare(has_tools=has_tools, obeyed=obeyed)
             return inside
         obeyed += hidden.texts
-        ours = self.covered if home is None else (*self.covered, *self.of_the_user)
-        there = {path.resolve() for path in (*ours, *obeyed) if path.exists()}
-        covered = [path for path in there if there.isdisjoint(path.parents)]
+        nousd_paths = self.covered if home is None else (*self.covered, *self.user_logins)
+        existing = {path.resolve() for path in (*nousd_paths, *obeyed) if path.exists()}
+        covered = [path for path in existing if existing.isdisjoint(path.parents)]
         for path in covered:
             if workdir.is_relative_to(path):
                 raise AgentFailed(f"the workspace is in {path}, which the agent must not see")
@@ -80,10 +80,10 @@ class Guest(NamedTuple):
         return [
             *(program, "--dev-bind", "/", "/"),
             *(word for path in covered for word in _cover(path)),
-            *(word for path in hidden.meeting if _is_made(path) for word in _cover(path)),
+            *(word for path in hidden.rendezvous if _is_made(path) for word in _cover(path)),
             # With root's capabilities it could unmount the covers.
             *("--cap-drop", "ALL"),
-            *own,
+            *bind_home,
             *("--unshare-pid", "--proc", "/proc", "--die-with-parent", "--new-session"),
             *("--chdir", str(workdir), "--"),
             *inside,

@@ -18,7 +18,7 @@ import trio
 
 from nousd.errors import AgentFailed, RunFailed
 from nousd.runtimes.agents.obeyed import HiddenFiles
-from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.raw_lines import CURRENT_LINE
 from nousd.runtimes.agents.tools.own_tools import Facts
 from nousd.tools.interface import ToolResult
 from nousd.wire.objects.entries import Entry, StopReason, Usage
@@ -34,13 +34,15 @@ ResumeKind = Literal["new", "native", "reconstruct"]
 """How a life begins: with nothing, with the program's own session, or with nousd's transcript."""
 
 
-OUTSIDE: Final = ToolResult("no_active_run: no run is open, so nothing was run", is_error=True)
+NO_ACTIVE_RUN: Final = ToolResult(
+    "no_active_run: no run is open, so nothing was run", is_error=True
+)
 """The result that the program receives for a call made while no run is open."""
 
-UNTOLD: Final = ToolResult("The agent did not say what came of it.", is_error=True)
+UNREPORTED: Final = ToolResult("The agent did not say what came of it.", is_error=True)
 """The result of a call of the program's own tool if the turn ends before the program reports one."""
 
-_OUTSIDE_MAX: Final = 20
+_REFUSED_MAX: Final = 20
 """Maximum number of recorded calls between two turns; further calls are refused without a record."""
 
 OwnTools = RuntimeTools
@@ -214,7 +216,7 @@ class AgentLife(ABC):
     """Logs a call made while no run is open, as refused."""
 
     def __init__(self) -> None:
-        self._outside = 0
+        self._refused_count = 0
         self.over = trio.Event()
         """Set when the program has ended or can no longer be used."""
         self.listener: AgentListener | None = None
@@ -238,35 +240,35 @@ class AgentLife(ABC):
         """Handle a line of the program's output."""
 
     @abstractmethod
-    async def _prompt(self, said: UserText) -> None:
+    async def _prompt(self, user_text: UserText) -> None:
         """Send the user's text, which begins a turn."""
 
     @abstractmethod
     async def _ask_to_stop(self) -> None:
         """Ask the program to end its turn."""
 
-    async def take_turn(self, said: UserText, listener: AgentListener) -> None:
+    async def take_turn(self, user_text: UserText, listener: AgentListener) -> None:
         """Send the user's text to the program; return when its turn has ended.
 
         Raises:
             RunFailed: the turn has failed; AgentFailed if the program can no longer be used.
         """
         self._turn_over, self._turn_failure = trio.Event(), None
-        self.is_stopping, self._outside = False, 0
+        self.is_stopping, self._refused_count = False, 0
         self.listener = listener
         if self.failure is not None:
             raise self.failure
-        await self._prompt(said)
+        await self._prompt(user_text)
         await self._turn_over.wait()
         if self._turn_failure is not None:
             raise self._turn_failure
 
     async def refuse_outside(self, call: AgentCall) -> ToolResult:
         """Refuse a call made while no run is open, and record it; return its result."""
-        self._outside += 1
-        if self.record_outside is not None and self._outside <= _OUTSIDE_MAX:
+        self._refused_count += 1
+        if self.record_outside is not None and self._refused_count <= _REFUSED_MAX:
             await self.record_outside(call)
-        return OUTSIDE
+        return NO_ACTIVE_RUN
 
     async def interrupt(self) -> None:
         """Ask the program to end its turn, and wait until it has."""
@@ -278,7 +280,7 @@ class AgentLife(ABC):
         """End the turn, with a failure if it has failed. Only the first call in a turn counts."""
         self.listener = None
         if failure is not None:
-            failure.raw = failure.raw or HEARD.get()
+            failure.raw = failure.raw or CURRENT_LINE.get()
         if not self._turn_over.is_set():
             self._turn_failure = failure
             self._turn_over.set()

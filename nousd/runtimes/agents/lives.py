@@ -20,7 +20,7 @@ from nousd.errors import AgentFailed, NousdError
 from nousd.runtimes.agents.boundary import Contain, adapter_fault
 from nousd.runtimes.agents.interface import Agent, AgentCall, AgentLife, Resume, Start
 from nousd.runtimes.agents.programs import Programs
-from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.raw_lines import CURRENT_LINE
 from nousd.runtimes.agents.time_limits import BEGIN_SECONDS, IDLE_SECONDS, PLACE_SECONDS
 from nousd.tools.process.line_conversation import LineBounds, LineConversation
 
@@ -141,7 +141,7 @@ class Lives:
 
     def _close_unused(self) -> bool:
         """End the life that is unused for longest; return whether there was one."""
-        unused = [of for of, kept in self._kept.items() if not kept.is_in_use]
+        unused = [session_id for session_id, kept in self._kept.items() if not kept.is_in_use]
         if unused:
             self.drop(min(unused, key=lambda session_id: self._kept[session_id].unused_since))
         return bool(unused)
@@ -155,10 +155,10 @@ class Lives:
         task_status: trio.TaskStatus[AgentLife | AgentFailed],
     ) -> None:
         """Hold a program until its life is over; report the life, or the failure to begin it."""
-        begun: list[AgentLife] = []
+        started: list[AgentLife] = []
 
         def on_started(life: AgentLife) -> None:
-            begun.append(life)
+            started.append(life)
             task_status.started(life)
 
         with trio.move_on_after(PLACE_SECONDS) as limit:
@@ -173,8 +173,8 @@ class Lives:
             self._places.release()
         if isinstance(outcome, NousdError):
             failure = outcome if isinstance(outcome, AgentFailed) else adapter_fault()
-            if begun:
-                begun[0].end(failure)
+            if started:
+                started[0].end(failure)
             else:
                 task_status.started(failure)
 
@@ -252,20 +252,20 @@ async def _until_over(kept: _KeptLife) -> None:
     """Wait until a life is over, or has been unused for ``IDLE_SECONDS``."""
     while not kept.life.over.is_set():
         now = trio.current_time()
-        ends = (now if kept.is_in_use else kept.unused_since) + IDLE_SECONDS
-        if now >= ends:
+        deadline = (now if kept.is_in_use else kept.unused_since) + IDLE_SECONDS
+        if now >= deadline:
             return
-        with trio.move_on_at(ends):
+        with trio.move_on_at(deadline):
             await kept.life.over.wait()
 
 
 async def _read(conversation: LineConversation, life: AgentLife) -> None:
     async def take(line: bytes) -> None:
-        heard = HEARD.set(line)
+        token = CURRENT_LINE.set(line)
         try:
             await life.take(line)
         finally:
-            HEARD.reset(heard)
+            CURRENT_LINE.reset(token)
 
     try:
         await conversation.read(take)

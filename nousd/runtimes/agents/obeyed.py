@@ -26,13 +26,13 @@ class HiddenFiles(NamedTuple):
         code: paths that make the program start code. If one exists and cannot be hidden, the program is
             not started.
         texts: paths that the program would send to its model; hidden where that is possible.
-        meeting: folders in which programs of this kind find each other. Each program gets its own where
-            that is possible; a missing folder is created.
+        rendezvous: folders in which programs of this kind find each other. Each program gets its own
+            where that is possible; a missing folder is created.
     """
 
     code: Sequence[Path] = ()
     texts: Sequence[Path] = ()
-    meeting: Sequence[Path] = ()
+    rendezvous: Sequence[Path] = ()
 
 
 def list_obeyed_paths(workdir: Path, names: Iterable[str]) -> Sequence[Path]:

@@ -59,13 +59,13 @@ class Programs:
             variables = self._agent.variables(start)
             env = self._spaces.environment(start.namespace, home, variables)
             argv = find_program(self._agent.command(start, resume), env, AgentFailed)
-            can_be_without = self._agent.capabilities.tool_execution_model == "external_mcp"
-            has_tools = start.own_tools != "off" or not can_be_without
+            can_disable_tools = self._agent.capabilities.tool_execution_model == "external_mcp"
+            has_tools = start.own_tools != "off" or not can_disable_tools
             hidden = self._agent.list_hidden_paths(start)
-            inside = self._guest.argv(
+            guest_argv = self._guest.argv(
                 argv, start.workdir, has_tools=has_tools, home=home, hidden=hidden
             )
-            async with open_conversation(inside, cwd=start.workdir, env=env) as process:
+            async with open_conversation(guest_argv, cwd=start.workdir, env=env) as process:
                 yield process, variables
 
     def keeps_sessions(self, namespace: str) -> bool:
@@ -108,9 +108,9 @@ class Programs:
     ) -> tuple[str, ...]:
         """Return the prefix that makes a command line use the files of a namespace."""
         if home is None:
-            changed = self._spaces.user_folders(environment)
+            folders = self._spaces.user_folders(environment)
             return (
-                ("env", *[f"{name}={value}" for name, value in changed.items()]) if changed else ()
+                ("env", *[f"{name}={value}" for name, value in folders.items()]) if folders else ()
             )
         withheld = sorted(self._spaces.list_withheld(namespace))
         return ("env", *[word for name in withheld for word in ("-u", name)], f"HOME={home}")
@@ -121,6 +121,6 @@ class Programs:
 
 def _at_home(facts: AuthFacts, runtime: str, namespace: str, home: Path) -> AuthFacts:
     """Return the facts about a log-in, completed for a private HOME."""
-    own = f"run nousctl runtime login {runtime} --namespace {namespace} in a terminal"
-    instructions = own if facts.login else f"{facts.instructions}, with HOME={home}"
+    command = f"run nousctl runtime login {runtime} --namespace {namespace} in a terminal"
+    instructions = command if facts.login else f"{facts.instructions}, with HOME={home}"
     return msgspec.structs.replace(facts, home=str(home), instructions=instructions)

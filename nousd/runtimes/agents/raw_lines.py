@@ -25,7 +25,7 @@ LINES_MAX: Final = 500
 BYTES_MAX: Final = 1024 * 1024
 """Maximum size of all lines that are kept of one turn."""
 
-HEARD: Final[ContextVar[bytes]] = ContextVar("nousd_heard_line", default=b"")
+CURRENT_LINE: Final[ContextVar[bytes]] = ContextVar("nousd_current_line", default=b"")
 """The program's line that is being handled; empty if there is none, or if it must not be kept."""
 
 _MEDIA_TYPE: Final = "application/json"
@@ -57,9 +57,9 @@ class RawLines:
 
     async def ref(self) -> str | UnsetType:
         """Keep the line that is being handled; return its id, or UNSET if it is not kept."""
-        line = HEARD.get()
-        known, ref = self._last
-        if line and line == known:
+        line = CURRENT_LINE.get()
+        last_line, ref = self._last
+        if line and line == last_line:
             return ref
         if not line or self._lines == LINES_MAX or self._bytes + len(line) > BYTES_MAX:
             return UNSET

@@ -30,7 +30,7 @@ from nousd.tools.fs.deep_folders import remove_folder, walk
 from nousd.wire.objects.runtimes import DEFAULT_NAMESPACE, IsolationLevel
 
 _FOLDER_MODE: Final = 0o700
-_OTHERS: Final = 0o077
+_GROUP_AND_OTHERS: Final = 0o077
 _ESCAPED: Final = re.compile(r"[^a-z0-9.@+-]")
 _TEMPORARY: Final = "tmp"
 
@@ -126,12 +126,10 @@ class Spaces:
         """
         withheld = self.list_withheld(namespace)
         found = {**filter_environment(), **variables}
-        given = {name: value for name, value in found.items() if name not in withheld}
+        env = {name: value for name, value in found.items() if name not in withheld}
         if home is not None:
-            given |= {"HOME": str(home)} | dict.fromkeys(
-                self._own.temporary, str(home / _TEMPORARY)
-            )
-        return given
+            env |= {"HOME": str(home)} | dict.fromkeys(self._own.temporary, str(home / _TEMPORARY))
+        return env
 
     def list_withheld(self, namespace: str) -> frozenset[str]:
         """Return the names of variables that a namespace does not receive."""
@@ -164,9 +162,9 @@ def leftovers(folder: Path) -> tuple[Path, ...]:
     return tuple(lives.iterdir()) if lives.is_dir() else ()
 
 
-async def remove_leftovers(left: Iterable[Path]) -> None:
+async def remove_leftovers(homes: Iterable[Path]) -> None:
     """Remove the HOMEs that a killed daemon has left."""
-    for home in left:
+    for home in homes:
         for _ in range(_REMOVALS_MAX):
             await trio.to_thread.run_sync(remove_folder, home)
             if not home.exists():
@@ -192,10 +190,10 @@ def _make_private(home: Path) -> None:
 
 
 def _take_rights(path: Path) -> None:
-    if not path.lstat().st_mode & _OTHERS:
+    if not path.lstat().st_mode & _GROUP_AND_OTHERS:
         return
     file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) & ~_OTHERS)
+        os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode) & ~_GROUP_AND_OTHERS)
     finally:
         os.close(file)

@@ -17,8 +17,8 @@ _END: Final = "\n</record>"
 
 def render_transcript(transcript: Sequence[Entry]) -> str:
     """Return a transcript as one text."""
-    said = "\n\n".join(f"[{role}]\n{text}" for role, text in render_messages(transcript))
-    return f"{_HEAD}{said}{_END}"
+    record = "\n\n".join(f"[{role}]\n{text}" for role, text in render_messages(transcript))
+    return f"{_HEAD}{record}{_END}"
 
 
 def render_messages(transcript: Sequence[Entry]) -> tuple[tuple[str, str], ...]:
@@ -32,5 +32,5 @@ def _render_entry(entry: Entry) -> tuple[str, str]:
     if entry.role == "tool":
         return "tool", f"Result of {entry.tool_name}: {entry.text}"
     calls = entry.tool_calls or ()
-    called = [f"[called {call.name} {encode_json(call.args).decode()}]" for call in calls]
-    return entry.role, "\n".join([entry.text, *called] if entry.text else called)
+    call_lines = [f"[called {call.name} {encode_json(call.args).decode()}]" for call in calls]
+    return entry.role, "\n".join([entry.text, *call_lines] if entry.text else call_lines)

@@ -90,32 +90,34 @@ async def admit(
     attempt = earlier.attempts + 1
     case = _Case(tools, host, call)
     sources: list[PolicySource] = []
-    for source, reason, look in _SOURCES:
-        refused = look(case)
+    for source, reason, check in _SOURCES:
+        refused = check(case)
         if refused is not None:
             sources.append(PolicySource(source=source, decision="deny", reason=refused.message))
-            unread = input_hash(call.name, call.args)
-            return Admission(tuple(sources), refused, unread, attempt=attempt)
+            call_hash = input_hash(call.name, call.args)
+            return Admission(tuple(sources), refused, call_hash, attempt=attempt)
         sources.append(PolicySource(source=source, decision="allow", reason=reason))
     tool = tools[call.name]
-    looked = await hooks.before(host, tool, call, case.args)
-    access = await tool.access(looked.args, context)
-    hashed = input_hash(call.name, msgspec.to_builtins(looked.args))
-    judged = await host.judge(tool, access)
-    judged = await merge_search_for_closed(host, access, context, judged)
-    judged = await merge_runtime_decision(host, call, judged)
-    judgement, stored = judge_repeat(earlier, tool, hashed, judged)
-    verdict: AdmittedCall | Refused = AdmittedCall(tool, looked.args, access, judgement, stored)
+    hook_opinions = await hooks.before(host, tool, call, case.args)
+    access = await tool.access(hook_opinions.args, context)
+    call_hash = input_hash(call.name, msgspec.to_builtins(hook_opinions.args))
+    judgement = await host.judge(tool, access)
+    judgement = await merge_search_for_closed(host, access, context, judgement)
+    judgement = await merge_runtime_decision(host, call, judgement)
+    judgement, stored = judge_repeat(earlier, tool, call_hash, judgement)
+    verdict: AdmittedCall | Refused = AdmittedCall(
+        tool, hook_opinions.args, access, judgement, stored
+    )
     if judgement.verdict == "deny":
         verdict = Refused("tool_blocked", f"tool_blocked: {judgement.reason}")
-    elif looked.blocked:
-        verdict = Refused("tool_blocked", f"tool_blocked: {looked.blocked}", by="extension")
+    elif hook_opinions.blocked:
+        verdict = Refused("tool_blocked", f"tool_blocked: {hook_opinions.blocked}", by="extension")
     return Admission(
         (*sources, *judgement.sources),
         verdict,
-        hashed,
-        looked.opinions,
-        looked.remarks,
+        call_hash,
+        hook_opinions.opinions,
+        hook_opinions.remarks,
         attempt,
     )
 

@@ -40,7 +40,7 @@ class CallEvents:
         """The party whose code carries out the call, if it runs."""
         # Read once: a change of the mode while the call waits or runs applies only to later calls.
         self._mode = host.permission_mode
-        self.answered: PolicySource | None = None
+        self.user_answer: PolicySource | None = None
         """The user's answer, once there is one."""
         self.result = ToolResult("")
         """The result for the caller, once the call has ended."""
@@ -68,20 +68,23 @@ class CallEvents:
     def build_request(self) -> list[events.Event]:
         """Return the events that begin the call, with the opinion of each source."""
         return [
-            *[self._build_evaluation(said) for said in self._admission.sources],
-            *[self._build_evaluation(said.source, said.args) for said in self._admission.opinions],
+            *[self._build_evaluation(source) for source in self._admission.sources],
+            *[
+                self._build_evaluation(opinion.source, opinion.args)
+                for opinion in self._admission.opinions
+            ],
             *self.build_remark_warnings(self._admission.remarks),
         ]
 
     def _build_evaluation(
-        self, said: PolicySource, args: Mapping[str, Any] | None = None
+        self, source: PolicySource, args: Mapping[str, Any] | None = None
     ) -> events.Event:
         return events.ToolCallPolicyEvaluated(
             **self.keys,
-            source=said.source,
-            decision=said.decision,
-            reason=beginning(said.reason),
-            rule=said.rule,
+            source=source.source,
+            decision=source.decision,
+            reason=beginning(source.reason),
+            rule=source.rule,
             args=UNSET if args is None else dict(args),
         )
 
@@ -89,8 +92,8 @@ class CallEvents:
         """Return the warnings about hooks."""
         return [
             warning
-            for said in remarks
-            for warning in self.build_warnings(Refused(said.code, said.message))
+            for remark in remarks
+            for warning in self.build_warnings(Refused(remark.code, remark.message))
         ]
 
     def build_obeyed_warnings(
@@ -159,8 +162,10 @@ class CallEvents:
             changed_by=changed_by,
             result=self._inline_result(result),
         )
-        ends = self.build_end(result, executed=True, artifact_id=artifact_id, changed_by=changed_by)
-        return [completed, *ends]
+        end_events = self.build_end(
+            result, executed=True, artifact_id=artifact_id, changed_by=changed_by
+        )
+        return [completed, *end_events]
 
     @property
     def _admitted(self) -> AdmittedCall:
@@ -171,9 +176,9 @@ class CallEvents:
     @property
     def _sources(self) -> tuple[PolicySource, ...]:
         """Return the opinions of all sources, in the order of the log."""
-        opinions = [said.source for said in self._admission.opinions]
-        answered = () if self.answered is None else (self.answered,)
-        return (*self._admission.sources, *opinions, *answered)
+        opinions = [opinion.source for opinion in self._admission.opinions]
+        user_answer = () if self.user_answer is None else (self.user_answer,)
+        return (*self._admission.sources, *opinions, *user_answer)
 
     def _inline_result(self, result: ToolResult) -> str | UnsetType:
         """Return the result for the event that completes the call; UNSET if it is stored elsewhere."""
@@ -204,13 +209,13 @@ class TurnCallEvents(CallEvents):
     def build_request(self) -> list[events.Event]:
         """See ``CallEvents.build_request``."""
         call = self._call
-        own: dict[str, Any] = {
+        request_fields: dict[str, Any] = {
             "args": call.args,
             "runtime_tool_call_id": call.runtime_tool_call_id,
         }
         return [
-            events.ToolExecutionStart(**self.keys, **own),
-            events.ToolCallRequested(**self.keys, **own),
+            events.ToolExecutionStart(**self.keys, **request_fields),
+            events.ToolCallRequested(**self.keys, **request_fields),
             *super().build_request(),
         ]
 
@@ -225,13 +230,13 @@ class TurnCallEvents(CallEvents):
 
     def build_warnings(self, refused: Refused) -> list[events.Event]:
         """See ``CallEvents.build_warnings``. The call's result contains a long text in full."""
-        told = events.Warning(
+        warning = events.Warning(
             **self._turn.tracker.where,
             code=refused.code,
             message=beginning(refused.message),
             hint=refused.hint or UNSET,
         )
-        return [told]
+        return [warning]
 
     def build_obeyed_warnings(
         self,

@@ -32,9 +32,9 @@ def _doubt(access: Access, context: ToolContext, closed: DeniedPaths) -> str:
     """Return why the search is incomplete; "" if it is complete."""
     if access.is_confined:
         sandbox = context.sandbox()
-        is_whole = sandbox is None or sandbox.finds_closed(
+        is_complete = sandbox is None or sandbox.finds_closed(
             context.workdir, closed.reading, closed.writing
         )
-        return "" if is_whole else UNFOUND
+        return "" if is_complete else UNFOUND
     path_sandbox = context.path_sandbox.restrict(reading=closed.reading)
     return UNKNOWN_NAME if any(map(path_sandbox.is_unknown, access.paths)) else ""

@@ -72,8 +72,8 @@ class CallRunner:
         """End a call that does not start because the user sent another message; return its result for
         the model.
         """
-        hashed, attempt = input_hash(call.name, call.args), earlier.attempts + 1
-        admission = Admission((), _SKIPPED, hashed, attempt=attempt)
+        call_hash, attempt = input_hash(call.name, call.args), earlier.attempts + 1
+        admission = Admission((), _SKIPPED, call_hash, attempt=attempt)
         skipped = _Call(host, call, admission)
         await skipped.refuse(_SKIPPED, shown=True)
         return skipped.events.result
@@ -89,27 +89,27 @@ class CallRunner:
         output = _Output(host)
         context = host.tool_context(call.tool_call_id, output.emit)
         output.secrets = context.secrets
-        context = msgspec.structs.replace(context, tell_left=output.left.extend)
+        context = msgspec.structs.replace(context, tell_left=output.obeyed_files.extend)
         tools = self._tools_of(host.where["session_id"])
         admission = await admit(tools, host, call, context, self._hooks, earlier=earlier)
-        carried = _Call(host, call, admission, self._hooks)
+        execution = _Call(host, call, admission, self._hooks)
         match admission.verdict:
             case Refused() as refused:
-                await carried.refuse(refused, shown=False)
+                await execution.refuse(refused, shown=False)
             case AdmittedCall(result=StoredResult() as result):
-                await carried.give_again(result)
+                await execution.give_again(result)
             case AdmittedCall(judgement=judgement) as admitted:
-                opened: tuple[str, ...] = ()
+                approved: tuple[str, ...] = ()
                 if judgement.verdict == "allow":
-                    await carried.start(judgement.reason)
-                elif await carried.may_run(admitted):
-                    opened = admitted.access.outside
+                    await execution.start(judgement.reason)
+                elif await execution.may_run(admitted):
+                    approved = admitted.access.outside
                 else:
-                    return carried.events.result
-                output.events = carried.events
-                within = _restrict_context(context, judgement.closed, opened)
-                await carried.run(admitted, within, output)
-        return carried.events.result
+                    return execution.events.result
+                output.events = execution.events
+                restricted = _restrict_context(context, judgement.closed, approved)
+                await execution.run(admitted, restricted, output)
+        return execution.events.result
 
 
 async def observe(
@@ -122,15 +122,15 @@ async def observe(
     attempt: int = 1,
 ) -> None:
     """Log a call that an agent program has carried out without asking."""
-    said = PolicySource(source="runtime", decision="allow", reason="the agent did not ask")
-    judgement = Judgement("allow", said.reason, (said,), rule="")
+    source = PolicySource(source="runtime", decision="allow", reason="the agent did not ask")
+    judgement = Judgement("allow", source.reason, (source,), rule="")
     verdict = AdmittedCall(tool, call.args, Access(), judgement)
-    hashed = input_hash(call.name, call.args)
-    admission = Admission((said,), verdict, hashed, attempt=attempt)
+    call_hash = input_hash(call.name, call.args)
+    admission = Admission((source,), verdict, call_hash, attempt=attempt)
     observed = ObservedCallEvents(host, call, admission)
     await host.stream(
         *observed.build_request(),
-        observed.build_approval(said.reason),
+        observed.build_approval(source.reason),
         observed.build_start(),
         *observed.build_updates(result.text),
         *observed.build_completion(ShownResult(result), seconds),
@@ -138,7 +138,7 @@ async def observe(
 
 
 def _restrict_context(
-    context: ToolContext, closed: DeniedPaths, opened: tuple[str, ...]
+    context: ToolContext, closed: DeniedPaths, approved: tuple[str, ...]
 ) -> ToolContext:
     """Return a context without the paths that the decision closes to the call, and with the approved
     paths outside the workspace.
@@ -154,8 +154,8 @@ def _restrict_context(
             why_obeyed=obeyed if closed.repositories else None,
             may_miss=closed.may_miss,
         )
-    if opened:
-        path_sandbox = path_sandbox.allow_outside(opened)
+    if approved:
+        path_sandbox = path_sandbox.allow_outside(approved)
     if path_sandbox is context.path_sandbox:
         return context
     return msgspec.structs.replace(context, path_sandbox=path_sandbox)
@@ -168,7 +168,7 @@ class _Output:
         self._host = host
         self.events: CallEvents | None = None
         self.secrets = NO_SECRETS
-        self.left: list[ObeyedFile] = []
+        self.obeyed_files: list[ObeyedFile] = []
         """Files left by its commands that programs obey, and that no event has named yet."""
         self.is_shown = False
         self._filters: dict[OutputKind | None, SecretsInStream[str]] = {}
@@ -182,9 +182,9 @@ class _Output:
 
     async def finish(self) -> None:
         """Show the text that was held back because it may have been the beginning of a secret."""
-        for stream, held_back in self._filters.items():
+        for stream, stream_filter in self._filters.items():
             if self.events is not None:
-                await self._show(self.events, held_back.finish(), stream)
+                await self._show(self.events, stream_filter.finish(), stream)
 
     async def _show(self, call: CallEvents, text: str, stream: OutputKind | None) -> None:
         if text:
@@ -233,9 +233,9 @@ class _Call:
             *self.events.build_request(), *self.events.build_allowed_start(reason)
         )
 
-    async def _log_start(self, *told: events.Event) -> None:
+    async def _log_start(self, *start_events: events.Event) -> None:
         """Log the start of the call; ``_run`` makes it durable before any effect."""
-        await self.host.stream(*told)
+        await self.host.stream(*start_events)
         self._started_at = trio.current_time()
 
     async def give_again(self, stored: StoredResult) -> None:
@@ -260,7 +260,7 @@ class _Call:
             )
         )
         if answer.allows:
-            self.events.answered = PolicySource(
+            self.events.user_answer = PolicySource(
                 source="user", decision="allow", reason=answer.reason
             )
             await self._log_start(self.events.build_start())
@@ -287,8 +287,8 @@ class _Call:
         try:
             await self._run(admitted, context, output)
         finally:
-            if output.left:
-                await self.host.stream(*self.events.build_obeyed_warnings(output.left))
+            if output.obeyed_files:
+                await self.host.stream(*self.events.build_obeyed_warnings(output.obeyed_files))
 
     async def _run(self, admitted: AdmittedCall, context: ToolContext, output: _Output) -> None:
         self._args = admitted.args
@@ -317,10 +317,10 @@ class _Call:
         shown, artifact_id = await self._run_after_hooks(
             ToolResult(f"tool_error: {failure.message}", is_error=True, execution_env=env)
         )
-        left, output.left = output.left, []
+        obeyed_files, output.obeyed_files = output.obeyed_files, []
         await self.host.stream(
             *self.events.build_warnings(failure),
-            *self.events.build_obeyed_warnings(left),
+            *self.events.build_obeyed_warnings(obeyed_files),
             *self.events.build_remark_warnings(shown.remarks),
             *self.events.build_completion(shown, seconds, artifact_id),
         )
@@ -334,10 +334,10 @@ class _Call:
             result = msgspec.structs.replace(result, text=f"tool_error: {result.text}")
         elif result.text and not output.is_shown:
             remarks += self.events.build_updates(result.text)
-        remarks += self.events.build_obeyed_warnings(output.left, in_result=True)
+        remarks += self.events.build_obeyed_warnings(output.obeyed_files, in_result=True)
         shown, artifact_id = await self._run_after_hooks(result, artifact_id)
         remarks += self.events.build_remark_warnings(shown.remarks)
-        output.left = []
+        output.obeyed_files = []
         await self.host.stream(*remarks, *self.events.build_completion(shown, seconds, artifact_id))
 
     async def _run_after_hooks(
@@ -351,19 +351,19 @@ class _Call:
 
     async def _keep(self, result: ToolResult) -> tuple[ToolResult, str | UnsetType]:
         """Store the whole output of a result that shows a part; if that fails, add the reason to it."""
-        whole = result.full
-        if whole is None:
+        full_output = result.full
+        if full_output is None:
             return result, UNSET
         try:
-            return result, await self.host.keep(whole, _OUTPUT_TYPE)
+            return result, await self.host.keep(full_output, _OUTPUT_TYPE)
         except (StoreError, OSError) as error:
             is_full = isinstance(error, StoreFull)
-            why = "the disk is full" if is_full else "it could not be written"
-            remark = f"[The whole output was not kept: {why}.]"
+            reason = "the disk is full" if is_full else "it could not be written"
+            remark = f"[The whole output was not kept: {reason}.]"
             return msgspec.structs.replace(result, text=f"{result.text}\n{remark}"), UNSET
         finally:
-            if isinstance(whole, SpooledFile):
-                whole.close()
+            if isinstance(full_output, SpooledFile):
+                full_output.close()
 
     @property
     def _seconds(self) -> float:

@@ -38,13 +38,13 @@ async def merge_runtime_decision(host: CallHost, call: ToolCall, judgement: Judg
         return judgement
     reason = beginning(opinion.reason)
     source = PolicySource(source=_SOURCE, decision=opinion.decision, reason=reason)
-    said = judgement._replace(sources=(*judgement.sources, source))
+    merged = judgement._replace(sources=(*judgement.sources, source))
     if opinion.decision == "deny":
-        return said._replace(verdict="deny", reason=reason)
+        return merged._replace(verdict="deny", reason=reason)
     asks = opinion.decision == "ask" and judgement.verdict == "allow"
     if asks and not _is_settled(host, judgement):
-        return said._replace(verdict="ask", reason=reason)
-    return said
+        return merged._replace(verdict="ask", reason=reason)
+    return merged
 
 
 def _is_settled(host: CallHost, judgement: Judgement) -> bool:

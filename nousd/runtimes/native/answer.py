@@ -81,7 +81,7 @@ async def ask_model(
             raise await provider_failed(host, overflow) from overflow
         raise
     except ProviderError as error:
-        if answer.retried:
+        if answer.has_retried:
             await host.stream(
                 events.Warning(
                     **host.tracker.where, code="provider_retry_exhausted", message=str(error)
@@ -125,22 +125,22 @@ class _Answer:
         self._room = room
         self._secrets = secrets
         self.message = MessageWriter(host, room, secrets)
-        self.retried = False
+        self.has_retried = False
         self._reasoning_blocks: list[ReasoningBlock] = []
         self._calls: list[ToolCallPiece] = []
         self._finished = Finished("stop")
 
     async def make_call(self, blobs: Blobs) -> None:
         """Make the call. If it breaks off in any way, log the answer so far."""
-        is_whole = False
+        is_complete = False
         try:
             await self._provider.generate(self._request, self._receive, blobs)
-            is_whole = True
+            is_complete = True
         except ProviderError:
             await self.message.show_rest()
             raise
         finally:
-            figures = None if is_whole else self._meter.figures_if_any()
+            figures = None if is_complete else self._meter.figures_if_any()
             if figures is not None:
                 await self._host.stream(self._build_usage_report(figures, self.message.message_id))
 
@@ -180,7 +180,7 @@ class _Answer:
                 self._host.extend_idle_deadline(0.0)
 
     async def _report_retry(self, retry: Retrying) -> None:
-        self.retried = True
+        self.has_retried = True
         self._room.begin_again()
         self._host.extend_idle_deadline(retry.delay_seconds)
         text = (

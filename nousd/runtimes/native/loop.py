@@ -147,7 +147,7 @@ class NativeRuntime:
         calls_max = self._settings.model_calls_max
         if host.model_calls_left is not None:
             calls_max = min(calls_max, host.model_calls_left)
-        if not await self._carry_out_owed(host):
+        if not await self._carry_out_unanswered(host):
             return
         for _ in range(calls_max):
             must_call = host.tool_choice == "required"
@@ -177,19 +177,19 @@ class NativeRuntime:
         for index, call in enumerate(calls):
             if host.has_pending_steer():
                 for skipped in calls[index:]:
-                    seen = earlier.get(skipped.tool_call_id, NEVER_SEEN)
-                    await self._calls.skip(host, skipped, seen)
+                    attempts = earlier.get(skipped.tool_call_id, NEVER_SEEN)
+                    await self._calls.skip(host, skipped, attempts)
                 return False
             await self._calls.execute(host, call, earlier.get(call.tool_call_id, NEVER_SEEN))
         return bool(calls) and not host.has_pending_steer()
 
-    async def _carry_out_owed(self, host: NativeHost) -> bool:
+    async def _carry_out_unanswered(self, host: NativeHost) -> bool:
         """Run the calls that an earlier run left without a result, as far as they may run; return
         whether to call the model.
         """
-        owed = find_unanswered_calls(await host.context())
-        earlier = {call.tool_call_id: await host.earlier(call) for call in owed}
-        return not owed or await self._carry_out(host, owed, earlier)
+        unanswered_calls = find_unanswered_calls(await host.context())
+        earlier = {call.tool_call_id: await host.earlier(call) for call in unanswered_calls}
+        return not unanswered_calls or await self._carry_out(host, unanswered_calls, earlier)
 
     async def _answer(
         self, host: NativeHost, remarks: tuple[events.Event, ...]
@@ -243,7 +243,7 @@ class NativeRuntime:
         if shrink_to is not None:
             budget = budget._replace(soft=shrink_to, hard=shrink_to)
         compiled = await _compile_context(await host.context(), frame, budget, host.grown)
-        return _Call(compiled, budget, tuple(told.source for told in sources), frame.tokens)
+        return _Call(compiled, budget, tuple(source.source for source in sources), frame.tokens)
 
     def _list_offered_tools(self, host: NativeHost) -> tuple[ToolSpec, ...]:
         if self._specs.version != self._tools.version:
@@ -257,8 +257,10 @@ class NativeRuntime:
         """Return a smaller call after a server refused one as too long; None if that is impossible."""
         if await self._compact(host, "overflow", refused.budget.recent):
             return await self._prepare_call(host)
-        told = refused.compiled.tokens - refused.fixed
-        smaller = await self._prepare_call(host, shrink_to=refused.fixed + told * 3 // 4)
+        transcript_tokens = refused.compiled.tokens - refused.fixed
+        smaller = await self._prepare_call(
+            host, shrink_to=refused.fixed + transcript_tokens * 3 // 4
+        )
         return smaller if smaller.compiled.tokens < refused.compiled.tokens else None
 
     async def _ask(
@@ -289,14 +291,14 @@ class NativeRuntime:
     ) -> None:
         """Log the remarks and a model input; return once the tool results in the input are durable."""
         stored = await host.keep_input(compiled)
-        told = model_input(
+        event = model_input(
             compiled,
             stored,
             sources=sources,
             leaf_id=host.leaf_id,
             **host.tracker.where,
         )
-        await host.stream(*remarks, told)
+        await host.stream(*remarks, event)
         await host.wait_results()
 
     # --- compaction --------------------------------------------------------------------------
@@ -334,7 +336,7 @@ class NativeRuntime:
     async def _summary_input(
         self, cut: compaction.CutPoint, choice: ModelChoice, instruction: str | None
     ) -> CompiledInput:
-        make = partial(
+        build = partial(
             compaction.summary_input,
             cut,
             choice=choice,
@@ -342,8 +344,8 @@ class NativeRuntime:
             window=self._window(choice),
         )
         if len(cut.dropped) <= QUICK_ENTRIES_MAX:
-            return make()
-        return await trio.to_thread.run_sync(make)
+            return build()
+        return await trio.to_thread.run_sync(build)
 
     async def _summary(
         self,
@@ -431,13 +433,13 @@ class _Call(NamedTuple):
 
 
 async def _compile_context(
-    context: Sequence[Entry], frame: Frame, budget: Budget, grown: InputCache
+    context: Sequence[Entry], frame: Frame, budget: Budget, cache: InputCache
 ) -> CompiledInput:
     """Compile an input; in a thread, if it takes long enough to delay other sessions."""
     is_long = len(context) > QUICK_ENTRIES_MAX
-    if is_long and (grown.is_saving or grown.new_entries(context) > QUICK_ENTRIES_MAX):
-        return await trio.to_thread.run_sync(compile_input, context, frame, budget, grown)
-    return compile_input(context, frame, budget, grown)
+    if is_long and (cache.is_saving or cache.new_entries(context) > QUICK_ENTRIES_MAX):
+        return await trio.to_thread.run_sync(compile_input, context, frame, budget, cache)
+    return compile_input(context, frame, budget, cache)
 
 
 async def _plan_cut(context: Sequence[Entry], keep_tokens: int) -> compaction.CutPoint | None:

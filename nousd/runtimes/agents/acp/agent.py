@@ -17,7 +17,7 @@ from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
 
-PASSED_ON: Final = (
+INHERITED_VARIABLES: Final = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"),
 )
@@ -26,7 +26,7 @@ key: the settings name the variables with the keys that the program needs.
 """
 
 OWN_VARIABLES: Final = OwnVariables(
-    folders=frozenset(name for name in PASSED_ON if name[:4] == "XDG_")
+    folders=frozenset(name for name in INHERITED_VARIABLES if name[:4] == "XDG_")
 )
 
 
@@ -40,7 +40,7 @@ class Acp:
     Args:
         name: the name of the runtime.
         program: the command line that makes the program speak the protocol, from the settings.
-        passed_on: variables of the daemon's environment that the program receives.
+        inherited: variables of the daemon's environment that the program receives.
     """
 
     capabilities = msgspec.structs.replace(
@@ -51,10 +51,10 @@ class Acp:
     )
     """The capabilities of the protocol. Whether a program lacks one shows only when it runs."""
 
-    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+    def __init__(self, name: str, program: Sequence[str], inherited: Mapping[str, str]) -> None:
         self.name = name
         self._program = tuple(program)
-        self._passed_on = dict(passed_on)
+        self._inherited = dict(inherited)
 
     def command(self, start: Start, resume: Resume) -> Sequence[str]:  # noqa: ARG002
         """See ``Agent.command``."""
@@ -64,7 +64,7 @@ class Acp:
         """See ``Agent.variables``. OpenCode also opens a local port, which obeys any client unless a
         password is set.
         """
-        return {**self._passed_on, _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES)}
+        return {**self._inherited, _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES)}
 
     def auth_facts(self, _environment: Mapping[str, str]) -> AuthFacts:
         """See ``Agent.auth_facts``: the protocol does not say where a program keeps its log-in."""

@@ -32,7 +32,7 @@ from nousd.runtimes.agents.interface import (
 )
 from nousd.runtimes.agents.model_failure import model_failure
 from nousd.runtimes.agents.plans import todos_of
-from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.raw_lines import CURRENT_LINE
 from nousd.runtimes.agents.tools.call_reports import ToolCall
 from nousd.runtimes.agents.tools.mcp_tools import McpTools, ToolCallParams
 from nousd.runtimes.agents.tools.own_tools import Facts
@@ -46,7 +46,7 @@ from nousd.wire.objects.todos import Todo
 _CALL_ID_KEYS: Final = ("claudecode/toolUseId", "callId")
 """The keys under which programs send their id of a call in a request to an MCP server."""
 
-_PASSED_OVER: Final = frozenset(
+_IGNORED: Final = frozenset(
     {
         "available_commands_update",
         "config_option_update",
@@ -73,7 +73,7 @@ class AcpLife(AgentLife):
         self.facts_of = None if start.own_tools == "off" else lambda _: Facts()
         self._takes_images = False
         self._preamble: list[str] = []
-        self._reported = ReportedCalls(start.tools)
+        self._reported_calls = ReportedCalls(start.tools)
         self._message_id: str | None = None
         self._cost_usd: float | None = 0.0
         self._turn_cost_usd: float | None = None
@@ -82,7 +82,7 @@ class AcpLife(AgentLife):
         self._has_skipped = False
         self._is_ending = False
         self.model = start.model
-        self._takers: Mapping[str, tuple[type[Any], Callable[..., Awaitable[None]]]] = {
+        self._handlers: Mapping[str, tuple[type[Any], Callable[..., Awaitable[None]]]] = {
             "agent_message_chunk": (messages.Chunk, self._take_text),
             "agent_thought_chunk": (messages.Chunk, self._take_thought),
             "tool_call": (ToolCall, self._take_call),
@@ -96,10 +96,10 @@ class AcpLife(AgentLife):
     async def begin(self) -> None:
         """See ``AgentLife.begin``."""
         opening = Opening(self._rpc, self._start, self._resume)
-        opened = await opening.begin(partial(self._nursery.start, serve_tools, self._mcp))
-        self.version, self.models = opened.version, opened.models
-        self.agent_session_id, self._takes_images = opened.session_id, opened.takes_images
-        self._preamble = opened.preamble
+        session = await opening.begin(partial(self._nursery.start, serve_tools, self._mcp))
+        self.version, self.models = session.version, session.models
+        self.agent_session_id, self._takes_images = session.session_id, session.takes_images
+        self._preamble = session.preamble
         if self._resume.kind == "native":
             # The earlier cost of the session is not known.
             self._cost_usd = None
@@ -123,12 +123,12 @@ class AcpLife(AgentLife):
 
     # --- a turn ------------------------------------------------------------------------------
 
-    async def _prompt(self, said: UserText) -> None:
-        if said.images and not self._takes_images:
+    async def _prompt(self, user_text: UserText) -> None:
+        if user_text.images and not self._takes_images:
             self.end_turn(RunFailed("provider_error", "the agent takes no images"))
             return
         prompt: list[dict[str, Any]] = [
-            {"type": "text", "text": text} for text in (*self._preamble, said.text) if text
+            {"type": "text", "text": text} for text in (*self._preamble, user_text.text) if text
         ]
         prompt += [
             {
@@ -136,11 +136,11 @@ class AcpLife(AgentLife):
                 "mimeType": image.media_type,
                 "data": base64.b64encode(image.data).decode(),
             }
-            for image in said.images
+            for image in user_text.images
         ]
         self._has_denied = self._has_skipped = self._is_ending = False
         self._message_id = self._turn_cost_usd = None
-        self._reported.clear()
+        self._reported_calls.clear()
         self._nursery.start_soon(self._follow, prompt)
 
     async def _follow(self, prompt: list[dict[str, Any]]) -> None:
@@ -148,7 +148,7 @@ class AcpLife(AgentLife):
         params = {"sessionId": self.agent_session_id, "prompt": prompt}
         try:
             answer = await self._rpc.call("session/prompt", params, seconds=math.inf)
-            HEARD.set(bytes(answer))
+            CURRENT_LINE.set(bytes(answer))
             ended = decode_json(answer, type=messages.PromptEnded)
         except RpcError as error:
             # Some programs answer a cancelled prompt with an error.
@@ -172,14 +172,14 @@ class AcpLife(AgentLife):
         listener = self.listener
         if listener is not None:
             await listener.confirm_delivery()
-            for observed in self._reported.list_unfinished():
+            for observed in self._reported_calls.list_unfinished():
                 await listener.record_call(*observed)
             if ended.stop_reason == "max_tokens":
                 await listener.message_ends("length")
             usage, cost_usd = _usage(ended), self._turn_cost_usd
             if usage is not None or cost_usd is not None:
-                uncounted = Usage(input=0, output=0, total=0)
-                await listener.usage(usage or uncounted, cost_usd=cost_usd)
+                no_tokens = Usage(input=0, output=0, total=0)
+                await listener.usage(usage or no_tokens, cost_usd=cost_usd)
         self.end_turn(self._failure_of(ended.stop_reason))
 
     def _failure_of(self, stop_reason: str) -> RunFailed | None:
@@ -219,9 +219,9 @@ class AcpLife(AgentLife):
             return
         try:
             if method == "session/update":
-                said = decode_json(params, type=messages.Notification)
-                if said.session_id == self.agent_session_id:
-                    await self._take_update(listener, said.update)
+                notification = decode_json(params, type=messages.Notification)
+                if notification.session_id == self.agent_session_id:
+                    await self._take_update(listener, notification.update)
                     return
         except (msgspec.DecodeError, UnicodeError):
             pass
@@ -229,11 +229,11 @@ class AcpLife(AgentLife):
 
     async def _take_update(self, listener: AgentListener, update: Raw) -> None:
         head = decode_json(update, type=messages.UpdateHead)
-        known = self._takers.get(head.session_update)
-        if known is not None:
-            kind, taker = known
-            await taker(listener, decode_json(update, type=kind))
-        elif head.session_update not in _PASSED_OVER:
+        registered = self._handlers.get(head.session_update)
+        if registered is not None:
+            kind, handler = registered
+            await handler(listener, decode_json(update, type=kind))
+        elif head.session_update not in _IGNORED:
             await listener.unknown(bytes(update))
 
     async def take_unknown(self, line: bytes) -> None:
@@ -254,7 +254,7 @@ class AcpLife(AgentLife):
         write: Callable[[str], Awaitable[None]],
     ) -> None:
         # A piece of a text: the line is not kept.
-        HEARD.set(b"")
+        CURRENT_LINE.set(b"")
         if chunk.parent is not None:
             if chunk.content.type == "text" and write == listener.text:
                 await listener.subagent_text(chunk.content.text, chunk.parent)
@@ -271,8 +271,8 @@ class AcpLife(AgentLife):
     async def _take_usage(self, _listener: AgentListener, update: messages.UsageUpdate) -> None:
         if update.cost is not None and update.cost.currency == "USD":
             if self._cost_usd is not None:
-                so_far = self._turn_cost_usd or 0.0
-                self._turn_cost_usd = so_far + update.cost.amount - self._cost_usd
+                earlier_cost_usd = self._turn_cost_usd or 0.0
+                self._turn_cost_usd = earlier_cost_usd + update.cost.amount - self._cost_usd
             self._cost_usd = update.cost.amount
 
     async def _take_plan(self, listener: AgentListener, plan: messages.Plan) -> None:
@@ -282,9 +282,9 @@ class AcpLife(AgentLife):
             self._plan = todos
             await listener.plan(todos)
 
-    async def _take_call(self, listener: AgentListener, reported: ToolCall) -> None:
+    async def _take_call(self, listener: AgentListener, report: ToolCall) -> None:
         await listener.confirm_delivery()
-        observed = self._reported.take(reported)
+        observed = self._reported_calls.take(report)
         if observed is not None:
             await listener.record_call(*observed)
 
@@ -294,43 +294,43 @@ class AcpLife(AgentLife):
         """See ``Peer.answer``."""
         if method != "session/request_permission":
             raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
-        asked = decode_json(params, type=messages.PermissionAsked)
-        may_run = await self._may_run(asked)
+        request = decode_json(params, type=messages.PermissionAsked)
+        may_run = await self._may_run(request)
         self._has_denied |= not may_run
         if self.is_stopping:
             return {"outcome": {"outcome": "cancelled"}}
-        options = {option.kind: option.option_id for option in asked.options}
+        options = {option.kind: option.option_id for option in request.options}
         for kind in ("allow_once",) if may_run else ("reject_once", "reject_always"):
             if kind in options:
                 return {"outcome": {"outcome": "selected", "optionId": options[kind]}}
         return {"outcome": {"outcome": "cancelled"}}
 
-    async def _may_run(self, asked: messages.PermissionAsked) -> bool:
+    async def _may_run(self, request: messages.PermissionAsked) -> bool:
         """Return whether the program may make a call. A call of an offered tool is judged when it
         arrives.
         """
         listener = self.listener
         if listener is None:
-            await self.refuse_outside(to_agent_call(asked.tool_call))
-        if listener is None or asked.session_id != self.agent_session_id:
+            await self.refuse_outside(to_agent_call(request.tool_call))
+        if listener is None or request.session_id != self.agent_session_id:
             return False
         await listener.confirm_delivery()
-        if self._reported.is_ours(asked.tool_call):
+        if self._reported_calls.is_ours(request.tool_call):
             return True
-        call = self._reported.begin_judgement(asked.tool_call)
+        call = self._reported_calls.begin_judgement(request.tool_call)
         if await listener.may_run(call) is not None:
             return False
-        self._reported.allow(call)
+        self._reported_calls.allow(call)
         return True
 
     def _is_in_turn(self) -> bool:
         return self.listener is not None and not self._is_ending
 
     async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
-        sent = _id_in(params.meta)
+        sent_id = _id_in(params.meta)
         if not self._is_in_turn():
-            return await self.refuse_outside(_call(sent, name, params))
-        id_ = await self._reported.id_of(name, params.arguments, sent)
+            return await self.refuse_outside(_call(sent_id, name, params))
+        id_ = await self._reported_calls.id_of(name, params.arguments, sent_id)
         listener = self.listener
         call = _call(id_, name, params)
         if listener is None or not self._is_in_turn():
@@ -359,11 +359,11 @@ def _usage(ended: messages.PromptEnded) -> Usage | None:
     counts, meta = ended.usage, ended.meta
     if counts is not None:
         read, written = counts.cached_read_tokens or 0, counts.cached_write_tokens or 0
-        sent = counts.input_tokens + read + written
+        input_tokens = counts.input_tokens + read + written
         return Usage(
-            input=sent,
+            input=input_tokens,
             output=counts.output_tokens,
-            total=sent + counts.output_tokens,
+            total=input_tokens + counts.output_tokens,
             cache_read=read,
             cache_write=written,
         )

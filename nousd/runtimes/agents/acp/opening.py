@@ -58,11 +58,11 @@ class Opening:
         """
         try:
             await self._initialize()
-            opened = await self._open([await serve_tools()])
-            session_id = self._get_resumed_id() or opened.session_id
+            session = await self._open([await serve_tools()])
+            session_id = self._get_resumed_id() or session.session_id
             if not session_id:
                 raise AgentFailed("it began a session without an id")
-            models = await self._choose(opened, session_id)
+            models = await self._choose(session, session_id)
         except RpcError as error:
             if error.code == AUTH_REQUIRED:
                 raise self._build_login_error(error) from error
@@ -71,12 +71,12 @@ class Opening:
             raise AgentFailed(f"its answer is not as the protocol has it: {error}") from error
         except OSError as error:
             raise AgentFailed(f"there is no socket for its tools: {error.strerror}") from error
-        info, able = self._program.agent_info, self._program.agent_capabilities
+        info, capabilities = self._program.agent_info, self._program.agent_capabilities
         return BegunSession(
             version="" if info is None else info.version,
             session_id=session_id,
             models=models,
-            takes_images=able.prompt_capabilities.image,
+            takes_images=capabilities.prompt_capabilities.image,
             preamble=self._preamble(),
         )
 
@@ -91,12 +91,12 @@ class Opening:
         return [*([render_transcript(transcript)] if transcript else []), self._start.instructions]
 
     async def _initialize(self) -> None:
-        nothing = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        no_capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
         self._program = await self._call(
             "initialize",
             messages.Initialized,
             protocolVersion=_VERSION,
-            clientCapabilities=nothing,
+            clientCapabilities=no_capabilities,
             clientInfo={"name": "nousd", "version": "1"},
         )
         if self._program.protocol_version != _VERSION:
@@ -106,62 +106,66 @@ class Opening:
             )
 
     def _build_login_error(self, error: RpcError) -> AgentFailed:
-        ways = "; ".join(
+        methods = "; ".join(
             ": ".join(filter(None, (method.name or method.id, method.description)))
             for method in self._program.auth_methods
         )
         return AgentFailed(
             f"it is not logged in: {error.message}",
-            hint="log in with the program itself" + (f" ({ways})" if ways else ""),
+            hint="log in with the program itself" + (f" ({methods})" if methods else ""),
             category="authentication",
         )
 
     async def _open(self, servers: list[dict[str, Any]]) -> messages.Opened:
         """Resume the session of an earlier life or begin a new one; return the program's answer."""
-        place = {"cwd": str(self._start.workdir), "mcpServers": servers}
-        if known := self._get_resumed_id():
-            return await self._call(self._way_back(), messages.Opened, sessionId=known, **place)
-        return await self._call("session/new", messages.Opened, **place)
+        workspace = {"cwd": str(self._start.workdir), "mcpServers": servers}
+        if resumed_id := self._get_resumed_id():
+            return await self._call(
+                self._way_back(), messages.Opened, sessionId=resumed_id, **workspace
+            )
+        return await self._call("session/new", messages.Opened, **workspace)
 
     def _way_back(self) -> str:
         """Return the request that resumes an earlier session, preferably one that repeats no
         messages.
         """
-        able = self._program.agent_capabilities
-        if able.session_capabilities.resume is not None:
+        capabilities = self._program.agent_capabilities
+        if capabilities.session_capabilities.resume is not None:
             return "session/resume"
-        if able.load_session:
+        if capabilities.load_session:
             return "session/load"
         raise AgentFailed("it cannot go on with an earlier session")
 
-    async def _choose(self, opened: messages.Opened, session_id: str) -> tuple[str, ...]:
+    async def _choose(self, session: messages.Opened, session_id: str) -> tuple[str, ...]:
         """Set the mode in which the program asks before it acts, unless its own tools are on, and set
         the session's thinking level and model. Return the program's models.
         """
-        modes = opened.modes or messages.Modes()
+        modes = session.modes or messages.Modes()
         offered = {mode.id for mode in modes.available_modes}
         is_set = modes.current_mode_id == _ASKING_MODE or self._start.own_tools == "on"
         if _ASKING_MODE in offered and not is_set:
             await self._ask("session/set_mode", sessionId=session_id, modeId=_ASKING_MODE)
-        listed = [each.model_id for each in (opened.models or messages.Models()).available_models]
-        models = (*_values_of(opened, "model"), *listed)
+        model_ids = [
+            each.model_id for each in (session.models or messages.Models()).available_models
+        ]
+        models = (*_values_of(session, "model"), *model_ids)
         if self._start.thinking:
-            await self._set_option(opened, session_id, "thought_level", self._start.thinking)
+            await self._set_option(session, session_id, "thought_level", self._start.thinking)
         model = self._start.model
-        if not model or await self._set_option(opened, session_id, "model", model):
+        if not model or await self._set_option(session, session_id, "model", model):
             return models
-        if model not in listed:
+        if model not in model_ids:
             known = ", ".join(models) or "none by name"
             raise AgentFailed(f"it has no model {model}; it has: {known}")
         await self._ask("session/set_model", sessionId=session_id, modelId=model)
         return models
 
     async def _set_option(
-        self, opened: messages.Opened, session_id: str, category: str, value: str
+        self, session: messages.Opened, session_id: str, category: str, value: str
     ) -> bool:
         """Set a setting of the program's session; return whether the program offers the value."""
-        for option in opened.config_options or ():
-            if option.category == category and value in _values_of(opened, category):
+        for option in session.config_options or ():
+            if option.category == category and value in _values_of(session, category):
                 await self._ask(
                     "session/set_config_option",
                     sessionId=session_id,
@@ -179,11 +183,11 @@ class Opening:
         await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
 
 
-def _values_of(opened: messages.Opened, category: str) -> list[str]:
+def _values_of(session: messages.Opened, category: str) -> list[str]:
     """Return the values of the settings of a category."""
     return [
         value
-        for option in opened.config_options or ()
+        for option in session.config_options or ()
         if option.category == category
         for choice in option.options
         for value in _values(choice)

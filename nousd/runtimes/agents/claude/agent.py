@@ -23,7 +23,7 @@ from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
 
-PASSED_ON: Final = (
+INHERITED_VARIABLES: Final = (
     *("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_BASE_URL", "CLAUDE_CONFIG_DIR"),
     *("CLAUDE_CODE_OAUTH_TOKEN", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS"),
 )
@@ -63,7 +63,7 @@ class Claude:
     Args:
         name: the name of the runtime.
         program: the command line from the user's settings, without the arguments added here.
-        passed_on: variables of the daemon's environment that the program receives.
+        inherited: variables of the daemon's environment that the program receives.
     """
 
     capabilities = msgspec.structs.replace(
@@ -74,10 +74,10 @@ class Claude:
         supported_isolation_modes=("subprocess", "server_side"),
     )
 
-    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+    def __init__(self, name: str, program: Sequence[str], inherited: Mapping[str, str]) -> None:
         self.name = name
         self._program = tuple(program)
-        self._passed_on = dict(passed_on)
+        self._inherited = dict(inherited)
 
     def command(self, start: Start, resume: Resume) -> Sequence[str]:
         """See ``Agent.command``."""
@@ -97,7 +97,7 @@ class Claude:
 
     def variables(self, start: Start) -> Mapping[str, str]:  # noqa: ARG002
         """See ``Agent.variables``."""
-        return {**_QUIET, **self._passed_on}
+        return {**_QUIET, **self._inherited}
 
     def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
         """See ``Agent.auth_facts``."""
@@ -122,10 +122,10 @@ class Claude:
         """See ``Agent.list_hidden_paths``. Programs of this kind on one machine talk to each other over
         sockets in these folders, which are among their temporary files.
         """
-        given = {**filter_environment(), **self.variables(start)}
-        temporary = given.get("CLAUDE_CODE_TMPDIR") or given.get("TMPDIR") or _TEMPORARY
-        others = f"{_TEMPORARY}/{_SOCKETS}-{os.getuid()}"
-        return HiddenFiles(meeting=(Path(temporary, _SOCKETS), Path(others)))
+        environment = {**filter_environment(), **self.variables(start)}
+        temporary = environment.get("CLAUDE_CODE_TMPDIR") or environment.get("TMPDIR") or _TEMPORARY
+        default_folder = f"{_TEMPORARY}/{_SOCKETS}-{os.getuid()}"
+        return HiddenFiles(rendezvous=(Path(temporary, _SOCKETS), Path(default_folder)))
 
     def life(
         self,
@@ -143,10 +143,10 @@ def _account(file: Path) -> str:
     """Return the account named in the program's settings file, which has no keys; empty if none is."""
     try:
         with file.open("rb") as settings:
-            known = decode_json(settings.read(_SETTINGS_BYTES_MAX), type=_Settings)
+            account_settings = decode_json(settings.read(_SETTINGS_BYTES_MAX), type=_Settings)
     except (OSError, msgspec.DecodeError):
         return ""
-    address = known.account.address if known.account is not None else ""
+    address = account_settings.account.address if account_settings.account is not None else ""
     return address if re.fullmatch(_ADDRESS, address) else ""
 
 

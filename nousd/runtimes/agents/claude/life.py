@@ -19,7 +19,7 @@ from nousd.errors import AgentFailed, FailureCategory
 from nousd.net.jsonrpc import REQUESTS_MAX, RpcError, require_readable
 from nousd.runtimes.agents.claude import messages
 from nousd.runtimes.agents.interface import (
-    UNTOLD,
+    UNREPORTED,
     AgentCall,
     AgentLife,
     Resume,
@@ -58,7 +58,7 @@ _CATEGORIES: Final[dict[str, FailureCategory]] = {
 }
 """The program's name of a model call's failure -> its category."""
 
-_PASSED_OVER: Final = frozenset(
+_IGNORED: Final = frozenset(
     {"rate_limit_event", "tool_progress", "auth_status", "keep_alive", "streamlined_text"}
 )
 """Messages that are ignored, because they add nothing to others."""
@@ -76,9 +76,9 @@ class ClaudeLife(AgentLife):
         self._names = {f"{_PREFIX}{mcp_name(tool.name)}": tool.name for tool in start.tools}
         self._mcp = McpTools(start.tools, self._run_tool)
         self._is_ready = trio.Event()
-        self._answering: dict[str, trio.CancelScope] = {}
+        self._answer_scopes: dict[str, trio.CancelScope] = {}
         self._requests = 0
-        self._given = ""
+        self._prompt_id = ""
         self._streamed: set[str] = set()
         self._call_usage = messages.TokenCounts()
         self._usage = messages.TokenCounts()
@@ -87,7 +87,7 @@ class ClaudeLife(AgentLife):
         self._error: str | None = None
         self.facts_of = None if start.own_tools == "off" else facts_of
         self._own_calls: dict[str, tuple[AgentCall, float]] = {}
-        self._takers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
+        self._handlers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
             "command_lifecycle": (messages.Lifecycle, self._take_lifecycle),
             "system": (messages.Init, self._take_system),
             "stream_event": (messages.StreamEvent, self._take_event),
@@ -114,12 +114,12 @@ class ClaudeLife(AgentLife):
         if self.failure is not None:
             raise self.failure
 
-    async def _prompt(self, said: UserText) -> None:
+    async def _prompt(self, user_text: UserText) -> None:
         content: list[dict[str, Any]] = []
         if self._resume.kind == "reconstruct":
             content.append({"type": "text", "text": render_transcript(self._resume.transcript)})
             self._resume = Resume("new")
-        content.append({"type": "text", "text": said.text})
+        content.append({"type": "text", "text": user_text.text})
         content += [
             {
                 "type": "image",
@@ -129,12 +129,12 @@ class ClaudeLife(AgentLife):
                     "data": base64.b64encode(image.data).decode(),
                 },
             }
-            for image in said.images
+            for image in user_text.images
         ]
-        self._given = said.message_id
+        self._prompt_id = user_text.message_id
         await self._send(
             type="user",
-            uuid=said.message_id,
+            uuid=user_text.message_id,
             message={"role": "user", "content": content},
             parent_tool_use_id=None,
             session_id="",
@@ -158,19 +158,19 @@ class ClaudeLife(AgentLife):
         """See ``AgentLife.take``."""
         try:
             head = decode_json(require_readable(line), type=messages.Head)
-            known = self._takers.get(head.type)
-            if known is not None:
-                kind, taker = known
-                await taker(decode_json(line, type=kind))
+            registered = self._handlers.get(head.type)
+            if registered is not None:
+                kind, handler = registered
+                await handler(decode_json(line, type=kind))
                 return
         except msgspec.DecodeError:
             head = messages.Head("")
-        if head.type not in _PASSED_OVER and self.listener is not None:
+        if head.type not in _IGNORED and self.listener is not None:
             await self.listener.unknown(line)
 
     async def _take_lifecycle(self, message: messages.Lifecycle) -> None:
-        is_given = message.command_uuid == self._given and message.state == "started"
-        if is_given and self.listener is not None:
+        is_prompt = message.command_uuid == self._prompt_id and message.state == "started"
+        if is_prompt and self.listener is not None:
             await self.listener.confirm_delivery()
 
     async def _take_system(self, message: messages.Init) -> None:
@@ -203,19 +203,19 @@ class ClaudeLife(AgentLife):
         """Handle a complete message. If its model call was repeated after an interruption, the
         message has not streamed.
         """
-        listener, said = self.listener, message.message
+        listener, answer = self.listener, message.message
         if listener is None:
             return
         if message.parent_tool_use_id is not None:
-            for block in said.content:
+            for block in answer.content:
                 if block.type == "text" and block.text:
                     await listener.subagent_text(block.text, message.parent_tool_use_id)
             return
         self._error = message.error
-        if said.id in self._streamed:
+        if answer.id in self._streamed:
             return
-        self._usage = _sum(self._usage, said.usage)
-        for block in said.content:
+        self._usage = _sum(self._usage, answer.usage)
+        for block in answer.content:
             if block.type == "text":
                 await listener.text(block.text)
 
@@ -224,18 +224,18 @@ class ClaudeLife(AgentLife):
         if self.listener is None or isinstance(message.message.content, str):
             return
         for block in message.message.content:
-            known = self._own_calls.pop(block.tool_use_id, None)
-            if known is not None:
-                call, begun = known
+            own_call = self._own_calls.pop(block.tool_use_id, None)
+            if own_call is not None:
+                call, started_at = own_call
                 result = ToolResult(text_of(block.content), is_error=block.is_error)
-                await self.listener.record_call(call, result, trio.current_time() - begun)
+                await self.listener.record_call(call, result, trio.current_time() - started_at)
 
     async def _take_result(self, message: messages.Result) -> None:
         listener = self.listener
-        own, self._own_calls = self._own_calls, {}
-        for call, begun in own.values():
+        own_calls, self._own_calls = self._own_calls, {}
+        for call, started_at in own_calls.values():
             if listener is not None:
-                await listener.record_call(call, UNTOLD, trio.current_time() - begun)
+                await listener.record_call(call, UNREPORTED, trio.current_time() - started_at)
         if listener is not None and (self._usage.input_tokens or self._usage.output_tokens):
             cost = message.total_cost_usd - self._cost_usd
             await listener.usage(_build_usage(self._usage), cost_usd=cost)
@@ -243,8 +243,8 @@ class ClaudeLife(AgentLife):
         failure = None
         if message.is_error and message.terminal_reason != "hook_stopped":
             cause = message.result or "; ".join(message.errors) or message.subtype
-            said = _CATEGORIES.get(self._error or "")
-            failure = model_failure(cause, status=message.api_error_status, category=said)
+            category = _CATEGORIES.get(self._error or "")
+            failure = model_failure(cause, status=message.api_error_status, category=category)
         self._error = None
         self.end_turn(failure)
 
@@ -267,47 +267,50 @@ class ClaudeLife(AgentLife):
 
     async def _take_request(self, message: messages.ControlRequest) -> None:
         id_ = message.request_id
-        if id_ in self._answering or len(self._answering) >= REQUESTS_MAX:
+        if id_ in self._answer_scopes or len(self._answer_scopes) >= REQUESTS_MAX:
             await self._send_answer(id_, subtype="error", error="too many requests at a time")
             return
-        scope = self._answering[id_] = trio.CancelScope()
+        scope = self._answer_scopes[id_] = trio.CancelScope()
         self._nursery.start_soon(self._answer, message, scope)
 
     async def _take_cancel(self, message: messages.ControlCancel) -> None:
-        if message.request_id in self._answering:
-            self._answering[message.request_id].cancel()
+        if message.request_id in self._answer_scopes:
+            self._answer_scopes[message.request_id].cancel()
 
     async def _answer(self, message: messages.ControlRequest, scope: trio.CancelScope) -> None:
-        asked = message.request
+        request = message.request
         answers: dict[str, Callable[[messages.ProgramRequest], Awaitable[Any]]] = {
             "hook_callback": self._before_tool,
             "can_use_tool": self._can_use,
             "mcp_message": self._mcp_message,
         }
-        answer = answers.get(asked.subtype)
-        result: dict[str, Any] = {"subtype": "error", "error": f"{asked.subtype} is not known here"}
+        answer = answers.get(request.subtype)
+        result: dict[str, Any] = {
+            "subtype": "error",
+            "error": f"{request.subtype} is not known here",
+        }
         with scope:
             if answer is not None:
                 try:
-                    result = {"subtype": "success", "response": await answer(asked)}
+                    result = {"subtype": "success", "response": await answer(request)}
                 except msgspec.DecodeError as error:
                     result["error"] = str(error)
-        del self._answering[message.request_id]
+        del self._answer_scopes[message.request_id]
         if not scope.cancelled_caught:
             await self._send_answer(message.request_id, **result)
 
     async def _send_answer(self, id_: str, **fields: Any) -> None:
         await self._send(type="control_response", response={"request_id": id_, **fields})
 
-    async def _before_tool(self, asked: messages.ProgramRequest) -> Any:
+    async def _before_tool(self, request: messages.ProgramRequest) -> Any:
         """Answer the hook before a tool call. It judges calls of the program's own tools; a call of an
         offered tool is judged when it arrives.
         """
-        hook = convert(asked.input, messages.HookInput, strict=False)
-        listener, ours = self.listener, self._names.get(hook.tool_name)
+        hook = convert(request.input, messages.HookInput, strict=False)
+        listener, offered_name = self.listener, self._names.get(hook.tool_name)
         call = AgentCall(
             agent_call_id=hook.tool_use_id,
-            name=ours or hook.tool_name,
+            name=offered_name or hook.tool_name,
             args=hook.tool_input,
         )
         if listener is None:
@@ -315,32 +318,32 @@ class ClaudeLife(AgentLife):
         if listener.has_pending_steer():
             skipped = await listener.run_tool(call)
             return {"continue": False, "stopReason": "", **_decision("deny", skipped.text)}
-        if ours is not None:
+        if offered_name is not None:
             return _decision("allow", "")
         if self._start.own_tools == "on":
             # The program decides whether it asks (``_can_use``).
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
             return {}
-        against = await listener.may_run(call)
+        refusal = await listener.may_run(call)
         # The program may have ended the turn meanwhile: the call must not count for the next turn.
-        if against is None and self.listener is listener:
+        if refusal is None and self.listener is listener:
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
-        return _decision("allow", "") if against is None else _decision("deny", against)
+        return _decision("allow", "") if refusal is None else _decision("deny", refusal)
 
-    async def _can_use(self, asked: messages.ProgramRequest) -> Any:
+    async def _can_use(self, request: messages.ProgramRequest) -> Any:
         """Answer a permission request for a call. A call that the hook has decided on may run."""
-        allowed = {"behavior": "allow", "updatedInput": asked.input or {}}
-        if self._start.own_tools != "on" or asked.tool_name in self._names:
+        allowed = {"behavior": "allow", "updatedInput": request.input or {}}
+        if self._start.own_tools != "on" or request.tool_name in self._names:
             return allowed
-        args = asked.input if isinstance(asked.input, dict) else {}
-        call = AgentCall(agent_call_id=asked.tool_use_id, name=asked.tool_name, args=args)
+        args = request.input if isinstance(request.input, dict) else {}
+        call = AgentCall(agent_call_id=request.tool_use_id, name=request.tool_name, args=args)
         if self.listener is None:
             return {"behavior": "deny", "message": (await self.refuse_outside(call)).text}
-        against = await self.listener.may_run(call)
-        return allowed if against is None else {"behavior": "deny", "message": against}
+        refusal = await self.listener.may_run(call)
+        return allowed if refusal is None else {"behavior": "deny", "message": refusal}
 
-    async def _mcp_message(self, asked: messages.ProgramRequest) -> Any:
-        message = decode_json(asked.message, type=messages.McpMessage)
+    async def _mcp_message(self, request: messages.ProgramRequest) -> Any:
+        message = decode_json(request.message, type=messages.McpMessage)
         answer: dict[str, Any] = {"jsonrpc": "2.0", "id": 0 if message.id is None else message.id}
         if message.id is None:
             return {"mcp_response": {**answer, "result": {}}}
@@ -405,11 +408,11 @@ def _sum(one: messages.TokenCounts, other: messages.TokenCounts) -> messages.Tok
 
 def _build_usage(counts: messages.TokenCounts) -> Usage:
     read, written = counts.cache_read_input_tokens, counts.cache_creation_input_tokens
-    sent = counts.input_tokens + read + written
+    input_tokens = counts.input_tokens + read + written
     return Usage(
-        input=sent,
+        input=input_tokens,
         output=counts.output_tokens,
-        total=sent + counts.output_tokens,
+        total=input_tokens + counts.output_tokens,
         cache_read=read,
         cache_write=written,
     )

@@ -20,7 +20,7 @@ from nousd.wire.codec.canonical_json import digest
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.runtimes import AuthFacts
 
-PASSED_ON: Final = (
+INHERITED_VARIABLES: Final = (
     *("CODEX_HOME", "CODEX_API_KEY", "OPENAI_API_KEY", "SSL_CERT_FILE"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
 )
@@ -37,7 +37,7 @@ class Codex:
     Args:
         name: the name of the runtime.
         program: the command line from the user's settings, without the arguments added here.
-        passed_on: variables of the daemon's environment that the program receives.
+        inherited: variables of the daemon's environment that the program receives.
     """
 
     capabilities = msgspec.structs.replace(
@@ -48,10 +48,10 @@ class Codex:
         supported_isolation_modes=("subprocess", "server_side"),
     )
 
-    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+    def __init__(self, name: str, program: Sequence[str], inherited: Mapping[str, str]) -> None:
         self.name = name
         self._program = tuple(program)
-        self._passed_on = dict(passed_on)
+        self._inherited = dict(inherited)
 
     def command(self, start: Start, resume: Resume) -> Sequence[str]:  # noqa: ARG002
         """See ``Agent.command``."""
@@ -60,7 +60,7 @@ class Codex:
 
     def variables(self, start: Start) -> Mapping[str, str]:  # noqa: ARG002
         """See ``Agent.variables``."""
-        return self._passed_on
+        return self._inherited
 
     def auth_facts(self, environment: Mapping[str, str]) -> AuthFacts:
         """See ``Agent.auth_facts``. Only the file with the keys names the account, so it stays
@@ -79,8 +79,8 @@ class Codex:
 
     def session_basis(self, start: Start) -> str:
         """See ``Agent.session_basis``: a thread keeps its workspace, instructions and offered tools."""
-        kept = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
-        return digest(encode_json(kept))
+        basis = [str(start.workdir), start.instructions, msgspec.to_builtins(start.tools)]
+        return digest(encode_json(basis))
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:  # noqa: ARG002
         """See ``Agent.list_hidden_paths``."""

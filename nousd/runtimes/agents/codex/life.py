@@ -16,7 +16,7 @@ from nousd.net.jsonrpc import METHOD_NOT_FOUND, JsonRpc, RpcError
 from nousd.runtimes.agents.codex import messages, told
 from nousd.runtimes.agents.codex.own_items import PATCH, SHELL, call_of, facts_of, result_of
 from nousd.runtimes.agents.interface import (
-    UNTOLD,
+    UNREPORTED,
     AgentCall,
     AgentLife,
     Resume,
@@ -31,7 +31,7 @@ from nousd.wire.codec.decoding import decode_json
 from nousd.wire.codec.envelope import encode_json
 from nousd.wire.objects.entries import Usage
 
-_PASSED_OVER: Final = frozenset(
+_IGNORED: Final = frozenset(
     {
         *("account/rateLimits/updated", "account/updated", "configWarning", "deprecationNotice"),
         *("hook/completed", "hook/started", "item/reasoning/summaryPartAdded"),
@@ -77,14 +77,14 @@ class CodexLife(AgentLife):
         self._names = {mcp_name(tool.name): tool.name for tool in start.tools}
         self._turn_id = ""
         self._turn_known = trio.Event()
-        self._given = ""
-        self._steering = trio.Lock()
-        self._open_text = ""
-        self._streamed = ""
+        self._prompt_id = ""
+        self._steer_lock = trio.Lock()
+        self._open_text_id = ""
+        self._streamed_item_id = ""
         self._has_text = False
         self._own_calls: dict[str, tuple[AgentCall, float]] = {}
-        self._counted = messages.TokenCounts()
-        self._takers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
+        self._reported_counts = messages.TokenCounts()
+        self._handlers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[None]]]] = {
             "turn/started": (messages.TurnNote, self._take_turn_started),
             "turn/completed": (messages.TurnNote, self._take_turn_completed),
             "item/started": (messages.ItemNote, self._take_started),
@@ -95,7 +95,9 @@ class CodexLife(AgentLife):
             "thread/tokenUsage/updated": (messages.UsageNote, self._take_usage),
             "error": (messages.ErrorNote, self._take_error),
         }
-        self._answers: dict[str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[Any]]]] = {
+        self._request_handlers: dict[
+            str, tuple[type[msgspec.Struct], Callable[[Any], Awaitable[Any]]]
+        ] = {
             "item/tool/call": (messages.ToolCall, self._run_tool),
             "item/commandExecution/requestApproval": (messages.CommandApproval, self._may_execute),
             "item/fileChange/requestApproval": (messages.ChangeApproval, self._may_change),
@@ -109,10 +111,12 @@ class CodexLife(AgentLife):
         try:
             await self._rpc.call("initialize", told.INITIALIZE, seconds=ANSWER_SECONDS)
             await self._rpc.notify("initialized", {})
-            read = await self._ask("config/read", messages.ConfigRead, cwd=str(start.workdir))
-            listed = await self._ask("model/list", messages.ModelList)
-            self.models = tuple(model.id for model in listed.data)
-            settings = told.thread_settings(start, read.config.mcp_servers or ())
+            config_read = await self._ask(
+                "config/read", messages.ConfigRead, cwd=str(start.workdir)
+            )
+            model_list = await self._ask("model/list", messages.ModelList)
+            self.models = tuple(model.id for model in model_list.data)
+            settings = told.thread_settings(start, config_read.config.mcp_servers or ())
             if resume.kind == "native":
                 more = {"threadId": resume.agent_session_id, "excludeTurns": True}
                 begun = await self._ask("thread/resume", messages.ThreadBegun, **settings, **more)
@@ -128,15 +132,15 @@ class CodexLife(AgentLife):
         except msgspec.DecodeError as error:
             raise AgentFailed(f"it answered what nobody here understands: {error}") from error
 
-    async def _prompt(self, said: UserText) -> None:
-        self._given, self._turn_id, self._turn_known = said.message_id, "", trio.Event()
+    async def _prompt(self, user_text: UserText) -> None:
+        self._prompt_id, self._turn_id, self._turn_known = user_text.message_id, "", trio.Event()
         self._own_calls.clear()
         try:
             begun = await self._ask(
                 "turn/start",
                 messages.TurnBegun,
                 threadId=self.agent_session_id,
-                **_build_user_input(said),
+                **_build_user_input(user_text),
                 **told.environments(self._start),
                 **({"effort": self._start.thinking} if self._start.thinking else {}),
             )
@@ -156,8 +160,8 @@ class CodexLife(AgentLife):
             return
 
     async def _request(self, method: str, **params: Any) -> msgspec.Raw:
-        asked = {"threadId": self.agent_session_id, **params}
-        return await self._rpc.call(method, asked, seconds=ANSWER_SECONDS)
+        all_params = {"threadId": self.agent_session_id, **params}
+        return await self._rpc.call(method, all_params, seconds=ANSWER_SECONDS)
 
     async def _ask(self, method: str, result: type[_Result], **params: Any) -> _Result:
         answer = await self._rpc.call(method, params, seconds=ANSWER_SECONDS)
@@ -185,17 +189,17 @@ class CodexLife(AgentLife):
 
     async def take_notification(self, method: str, params: msgspec.Raw) -> None:
         """See ``Peer.take_notification``."""
-        known = self._takers.get(method)
+        registered = self._handlers.get(method)
         try:
-            if known is not None:
-                kind, taker = known
+            if registered is not None:
+                kind, handler = registered
                 note = decode_json(params, type=kind)
                 if getattr(note, "thread_id", "") in ("", self.agent_session_id):
-                    await taker(note)
+                    await handler(note)
                 return
         except msgspec.DecodeError:
-            known = None
-        if method not in _PASSED_OVER:
+            registered = None
+        if method not in _IGNORED:
             await self.take_unknown(encode_json({"method": method, "params": params}))
 
     async def _take_turn_started(self, note: messages.TurnNote) -> None:
@@ -211,10 +215,10 @@ class CodexLife(AgentLife):
             fault = turn.error or messages.Fault(f"the turn is {turn.status}")
             cause = "; ".join(filter(None, (fault.message, fault.additional_details)))
             failure = model_failure(cause, **_why(fault.codex_error_info))
-        own, self._own_calls = self._own_calls, {}
-        for call, begun in own.values() if self.facts_of is not None else ():
-            await self.listener.record_call(call, UNTOLD, trio.current_time() - begun)
-        self._open_text = ""
+        own_calls, self._own_calls = self._own_calls, {}
+        for call, started_at in own_calls.values() if self.facts_of is not None else ():
+            await self.listener.record_call(call, UNREPORTED, trio.current_time() - started_at)
+        self._open_text_id = ""
         self.end_turn(failure)
 
     async def _take_started(self, note: messages.ItemNote) -> None:
@@ -222,7 +226,7 @@ class CodexLife(AgentLife):
         if listener is None:
             return
         match item.type:
-            case "userMessage" if item.client_id == self._given:
+            case "userMessage" if item.client_id == self._prompt_id:
                 await listener.confirm_delivery()
             case "userMessage" if item.client_id:
                 await listener.message_ends()
@@ -240,11 +244,11 @@ class CodexLife(AgentLife):
             await self.listener.message_ends()
         self._has_text = False
         if item.type == "agentMessage":
-            self._open_text = item.id
+            self._open_text_id = item.id
 
     async def _take_text(self, note: messages.Delta) -> None:
         if self.listener is not None:
-            self._has_text, self._streamed = True, note.item_id
+            self._has_text, self._streamed_item_id = True, note.item_id
             await self.listener.text(note.delta)
 
     async def _take_reasoning(self, note: messages.Delta) -> None:
@@ -256,27 +260,27 @@ class CodexLife(AgentLife):
         call = call_of(item)
         if call is not None:
             await self._take_own(item, call)
-        if item.id == self._open_text:
-            self._open_text = ""
-        is_new = item.type == "agentMessage" and item.id != self._streamed
+        if item.id == self._open_text_id:
+            self._open_text_id = ""
+        is_new = item.type == "agentMessage" and item.id != self._streamed_item_id
         if is_new and item.text and self.listener is not None:
             self._has_text = True
             await self.listener.text(item.text)
 
     async def _take_own(self, item: messages.Item, call: AgentCall) -> None:
         """Record the result of a call of the program's own tool, unless nousd has denied the call."""
-        _, begun = self._own_calls.pop(item.id, (call, trio.current_time()))
+        _, started_at = self._own_calls.pop(item.id, (call, trio.current_time()))
         if self.listener is not None and item.status != "declined":
-            seconds = trio.current_time() - begun
+            seconds = trio.current_time() - started_at
             await self.listener.record_call(call, result_of(item), seconds)
 
     async def _take_usage(self, note: messages.UsageNote) -> None:
         """Report the growth of the thread's tokens after a model call. The same totals arrive again when
         a turn is stopped, and the totals of earlier lives when a thread is resumed.
         """
-        total, before = note.token_usage.total, self._counted
-        self._counted = total
-        spent = Usage(
+        total, before = note.token_usage.total, self._reported_counts
+        self._reported_counts = total
+        usage = Usage(
             input=total.input_tokens - before.input_tokens,
             output=total.output_tokens - before.output_tokens,
             total=total.total_tokens - before.total_tokens,
@@ -284,13 +288,13 @@ class CodexLife(AgentLife):
             cache_write=total.cache_write_input_tokens - before.cache_write_input_tokens,
             reasoning=total.reasoning_output_tokens - before.reasoning_output_tokens,
         )
-        if self.listener is not None and spent.total > 0:
+        if self.listener is not None and usage.total > 0:
             await self.listener.message_ends()
-            await self.listener.usage(spent)
+            await self.listener.usage(usage)
 
     async def _take_error(self, _: messages.ErrorNote) -> None:
         """End the message so far as failed: the model is called again, or the turn ends."""
-        self._open_text, self._has_text = "", False
+        self._open_text_id, self._has_text = "", False
         if self.listener is not None:
             await self.listener.message_ends("error")
 
@@ -298,17 +302,17 @@ class CodexLife(AgentLife):
 
     async def answer(self, method: str, params: msgspec.Raw) -> Any:
         """See ``Peer.answer``."""
-        known = self._answers.get(method)
-        if known is None:
+        registered = self._request_handlers.get(method)
+        if registered is None:
             raise RpcError(METHOD_NOT_FOUND, f"{method} is not known here")
-        kind, answer = known
-        return await answer(decode_json(params, type=kind))
+        kind, handler = registered
+        return await handler(decode_json(params, type=kind))
 
-    async def _run_tool(self, asked: messages.ToolCall) -> Any:
+    async def _run_tool(self, request: messages.ToolCall) -> Any:
         listener = self.listener
-        args = asked.arguments if isinstance(asked.arguments, dict) else {}
-        name = self._names.get(asked.tool, asked.tool)
-        call = AgentCall(agent_call_id=asked.call_id, name=name, args=args)
+        args = request.arguments if isinstance(request.arguments, dict) else {}
+        name = self._names.get(request.tool, request.tool)
+        call = AgentCall(agent_call_id=request.call_id, name=name, args=args)
         if listener is None:
             return _content((await self.refuse_outside(call)).text, success=False)
         result = await listener.run_tool(call)
@@ -319,28 +323,28 @@ class CodexLife(AgentLife):
         """Send the pending steer to the program before the result of a call, so that the model reads
         both together. While the model writes, leave the steer for a later call: the text would be lost.
         """
-        async with self._steering:
+        async with self._steer_lock:
             listener = self.listener
-            if listener is None or self._open_text:
+            if listener is None or self._open_text_id:
                 return
-            said = await listener.take_steer()
-            if said is None:
+            user_text = await listener.take_steer()
+            if user_text is None:
                 return
             try:
                 await self._request(
-                    "turn/steer", expectedTurnId=self._turn_id, **_build_user_input(said)
+                    "turn/steer", expectedTurnId=self._turn_id, **_build_user_input(user_text)
                 )
             except RpcError:
                 # The turn is over or does not accept a steer: then the text begins the next turn.
                 return
 
-    async def _may_execute(self, asked: messages.CommandApproval) -> Any:
-        args = {"command": asked.command, "cwd": asked.cwd}
-        return await self._may_run(asked.item_id, SHELL, args)
+    async def _may_execute(self, request: messages.CommandApproval) -> Any:
+        args = {"command": request.command, "cwd": request.cwd}
+        return await self._may_run(request.item_id, SHELL, args)
 
-    async def _may_change(self, asked: messages.ChangeApproval) -> Any:
-        known = self._own_calls.get(asked.item_id)
-        return await self._may_run(asked.item_id, PATCH, known[0].args if known else {})
+    async def _may_change(self, request: messages.ChangeApproval) -> Any:
+        own_call = self._own_calls.get(request.item_id)
+        return await self._may_run(request.item_id, PATCH, own_call[0].args if own_call else {})
 
     async def _may_run(self, item_id: str, name: str, args: Mapping[str, Any]) -> Any:
         listener = self.listener
@@ -351,8 +355,8 @@ class CodexLife(AgentLife):
         return {"decision": "accept" if may_run else "decline"}
 
 
-def _build_user_input(said: UserText) -> dict[str, Any]:
-    return {"clientUserMessageId": said.message_id, "input": told.user_input(said)}
+def _build_user_input(user_text: UserText) -> dict[str, Any]:
+    return {"clientUserMessageId": user_text.message_id, "input": told.user_input(user_text)}
 
 
 def _content(text: str, *, success: bool) -> Any:

@@ -16,7 +16,7 @@ INITIALIZE: Final = {
     "capabilities": {"experimentalApi": True},
 }
 
-_NEVER: Final = (
+_DISABLED_FEATURES: Final = (
     *("agent_message_board", "apps", "browser_use", "code_mode", "computer_use", "goals", "hooks"),
     *("image_generation", "in_app_browser", "memories", "multi_agent", "multi_agent_v2", "plugins"),
     *("request_permissions_tool", "skill_search", "sleep_tool", "standalone_web_search"),
@@ -24,10 +24,10 @@ _NEVER: Final = (
 )
 """Features that start code of the workspace, or whose tools report no calls."""
 
-_ASKING: Final = ("shell_tool", "unified_exec")
+_ASKING_FEATURES: Final = ("shell_tool", "unified_exec")
 """Features whose tools ask before they act."""
 
-_UNASKED: Final = ("view_image",)
+_UNGATED_FEATURES: Final = ("view_image",)
 """Features whose tools do not ask, but report their calls."""
 
 
@@ -39,10 +39,14 @@ def program_settings(start: Start) -> Mapping[str, Any]:
     """
     is_off = start.own_tools == "off"
     may_act_unasked = start.own_tools == "on"
-    left_out = [*_NEVER, *(_ASKING if is_off else ()), *(() if may_act_unasked else _UNASKED)]
+    disabled = [
+        *_DISABLED_FEATURES,
+        *(_ASKING_FEATURES if is_off else ()),
+        *(() if may_act_unasked else _UNGATED_FEATURES),
+    ]
     settings: dict[str, Any] = {
         # Otherwise each picture of the user comes back in two messages.
-        "features": {**dict.fromkeys(left_out, False), "omit_app_server_notification_media": True},
+        "features": {**dict.fromkeys(disabled, False), "omit_app_server_notification_media": True},
         "suppress_unstable_features_warning": True,
         "agents": {"enabled": False},
         "include_permissions_instructions": not is_off,
@@ -92,13 +96,13 @@ def tools(start: Start) -> list[dict[str, Any]]:
     ]
 
 
-def user_input(said: UserText) -> list[Mapping[str, Any]]:
+def user_input(user_text: UserText) -> list[Mapping[str, Any]]:
     """Return a text of the user with its pictures, in the program's form."""
-    pictures = [
+    images = [
         {"type": "image", "url": f"data:{image.media_type};base64,{_base64(image.data)}"}
-        for image in said.images
+        for image in user_text.images
     ]
-    return [{"type": "text", "text": said.text, "text_elements": []}, *pictures]
+    return [{"type": "text", "text": user_text.text, "text_elements": []}, *images]
 
 
 def _base64(data: bytes) -> str:

@@ -24,7 +24,7 @@ from nousd.wire.objects.runtimes import AuthFacts
 
 _KEYS: Final = ("OPENCODE_API_KEY",)
 
-PASSED_ON: Final = (
+INHERITED_VARIABLES: Final = (
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE"),
     *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"),
     *_KEYS,
@@ -34,7 +34,7 @@ the variables with the keys of other vendors.
 """
 
 OWN_VARIABLES: Final = OwnVariables(
-    frozenset(_KEYS), frozenset(name for name in PASSED_ON if name[:4] == "XDG_")
+    frozenset(_KEYS), frozenset(name for name in INHERITED_VARIABLES if name[:4] == "XDG_")
 )
 
 _PASSWORD: Final = "OPENCODE_SERVER_PASSWORD"  # noqa: S105  the name of a variable
@@ -57,17 +57,17 @@ class Opencode:
     Args:
         name: the name of the runtime.
         program: the command line from the user's settings, without the arguments added here.
-        passed_on: variables of the daemon's environment that the program receives.
+        inherited: variables of the daemon's environment that the program receives.
     """
 
     capabilities = msgspec.structs.replace(
         USUAL, steer_model="in_turn", thinking_levels=("low", "medium", "high")
     )
 
-    def __init__(self, name: str, program: Sequence[str], passed_on: Mapping[str, str]) -> None:
+    def __init__(self, name: str, program: Sequence[str], inherited: Mapping[str, str]) -> None:
         self.name = name
         self._program = tuple(program)
-        self._passed_on = dict(passed_on)
+        self._inherited = dict(inherited)
 
     def command(self, start: Start, resume: Resume) -> Sequence[str]:  # noqa: ARG002
         """See ``Agent.command``."""
@@ -76,7 +76,7 @@ class Opencode:
     def variables(self, start: Start) -> Mapping[str, str]:
         """See ``Agent.variables``. Each call returns a new password."""
         return {
-            **self._passed_on,
+            **self._inherited,
             **_ALONE,
             "OPENCODE_CONFIG_CONTENT": encode_json(program_settings(start)).decode(),
             _PASSWORD: secrets.token_urlsafe(_PASSWORD_BYTES),
@@ -103,8 +103,8 @@ class Opencode:
         """See ``Agent.session_basis``: a session keeps its workspace, and without another model and
         level it continues with the last ones.
         """
-        kept = [str(start.workdir), bool(start.model), bool(start.thinking)]
-        return digest(encode_json(kept))
+        basis = [str(start.workdir), bool(start.model), bool(start.thinking)]
+        return digest(encode_json(basis))
 
     def list_hidden_paths(self, start: Start) -> HiddenFiles:
         """See ``Agent.list_hidden_paths``: the program imports the plugins of each folder up to the

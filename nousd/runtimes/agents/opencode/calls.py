@@ -39,18 +39,18 @@ class CallParts:
         self._has_news = trio.Event()
         return _build_report(part, state)
 
-    async def find_call(self, asked: messages.PermissionNote) -> ToolCall:
+    async def find_call(self, request: messages.PermissionNote) -> ToolCall:
         """Return the call of a permission request, as soon as the program has reported it. If the report
         does not come in time, return the request as a call.
         """
-        id_ = asked.tool.call_id if asked.tool is not None else ""
+        id_ = request.tool.call_id if request.tool is not None else ""
         with trio.move_on_after(REPORT_SECONDS if id_ else 0):
             while id_ not in self._parts:
                 await self._has_news.wait()
         part = self._parts.get(id_)
         if part is not None and part.state is not None:
             return _build_report(part, part.state)
-        return ToolCall(id_ or asked.id, name=asked.permission, raw_input=asked.metadata)
+        return ToolCall(id_ or request.id, name=request.permission, raw_input=request.metadata)
 
 
 def facts_of(call: AgentCall) -> Facts:

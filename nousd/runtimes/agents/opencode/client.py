@@ -64,8 +64,8 @@ class Client:
                 f"it did not answer {method} {path} within {ANSWER_SECONDS:g} seconds"
             )
         if not httpx2.codes.is_success(status):
-            words = answer.decode("utf-8", "replace")
-            raise RunFailed("provider_error", f"the agent refused {method} {path}", words)
+            cause = answer.decode("utf-8", "replace")
+            raise RunFailed("provider_error", f"the agent refused {method} {path}", cause)
         return answer
 
     async def _exchange(self, method: str, path: str, body: Any) -> tuple[int, bytes]:
@@ -82,7 +82,7 @@ class Client:
                     if len(answer) > _ANSWER_BYTES_MAX:
                         raise AgentFailed(f"its answer has more than {_ANSWER_BYTES_MAX} bytes")
         except httpx2.HTTPError as error:
-            raise AgentFailed(f"it cannot be asked: {_words(error)}") from error
+            raise AgentFailed(f"it cannot be asked: {_message_of(error)}") from error
         return response.status_code, bytes(answer)
 
     async def follow(self, take: Callable[[bytes], Awaitable[None]]) -> NoReturn:
@@ -108,7 +108,7 @@ class Client:
                         await pace.take(len(event), values=values)
                         await take(event)
         except httpx2.HTTPError as error:
-            raise AgentFailed(f"its events broke off: {_words(error)}") from error
+            raise AgentFailed(f"its events broke off: {_message_of(error)}") from error
         except ProviderError as error:
             raise AgentFailed(f"its events cannot be read: {error}") from error
         raise AgentFailed("its events have ended")
@@ -129,5 +129,5 @@ async def _chunks_of(response: httpx2.Response) -> AsyncIterator[AsyncIterator[b
                     pass
 
 
-def _words(error: httpx2.HTTPError) -> str:
+def _message_of(error: httpx2.HTTPError) -> str:
     return str(error) or type(error).__name__

@@ -31,7 +31,7 @@ from nousd.runtimes.agents.opencode.calls import STATUSES, CallParts, facts_of
 from nousd.runtimes.agents.opencode.speech import Speech
 from nousd.runtimes.agents.opencode.told import MARK, model, prompt, rules, tool_name
 from nousd.runtimes.agents.plans import todos_of
-from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.raw_lines import CURRENT_LINE
 from nousd.runtimes.agents.time_limits import (
     ANSWER_SECONDS,
     FAILED_TURN_SECONDS,
@@ -55,7 +55,7 @@ _ADDRESS: Final = re.compile(rb"listening on (http://127\.0\.0\.1:\d{1,5})\s*$")
 _TRACE: Final = "\n    at "
 """Begins the stack trace that follows the message of the program's own failures."""
 
-_PASSED_OVER: Final = frozenset(
+_IGNORED: Final = frozenset(
     {
         *("message.part.removed", "message.removed", "permission.replied", "session.compacted"),
         *("session.created", "session.diff", "session.updated"),
@@ -87,22 +87,22 @@ class OpencodeLife(AgentLife):
         self._password = password
         self._address = ""
         self._has_address = trio.Event()
-        self._is_heard = trio.Event()
-        self._ours = frozenset(tool_name(tool) for tool in start.tools)
+        self._has_events = trio.Event()
+        self._offered_names = frozenset(tool_name(tool) for tool in start.tools)
         self._mcp = McpTools(start.tools, self._run_tool)
-        self._reported = ReportedCalls(start.tools)
+        self._reported_calls = ReportedCalls(start.tools)
         self._calls = CallParts()
-        self._questions = 0
+        self._pending_requests = 0
         self._preamble = ""
-        self._given = ""
+        self._prompt_id = ""
         self._steers: dict[str, trio.Event] = {}
-        self._steering = trio.Lock()
+        self._steer_lock = trio.Lock()
         self._speech = Speech()
         self._turn_failed: RunFailed | None = None
         self._is_delivered = False
         self.model = start.model
         self.facts_of = None if start.own_tools == "off" else facts_of
-        self._takers: Mapping[str, tuple[type[Any], Callable[[Any], Awaitable[None]]]] = {
+        self._handlers: Mapping[str, tuple[type[Any], Callable[[Any], Awaitable[None]]]] = {
             "message.updated": (messages.MessageNote, self._take_message),
             "message.part.updated": (messages.PartNote, self._take_part),
             "message.part.delta": (messages.Delta, self._take_delta),
@@ -128,7 +128,7 @@ class OpencodeLife(AgentLife):
             self.models = tuple(
                 f"{each.id}/{name}" for each in listed.providers for name in each.models
             )
-            await self._is_heard.wait()
+            await self._has_events.wait()
             await self._offer_tools()
             await self._open()
         except msgspec.DecodeError as error:
@@ -151,9 +151,9 @@ class OpencodeLife(AgentLife):
         """See ``AgentLife.end``."""
         super().end(failure)
         self._has_address.set()
-        self._is_heard.set()
-        for is_taken in self._steers.values():
-            is_taken.set()
+        self._has_events.set()
+        for is_handled in self._steers.values():
+            is_handled.set()
 
     async def _connect(self, *, task_status: trio.TaskStatus[None]) -> None:
         """Hold the connection and handle the events until the life is over."""
@@ -163,7 +163,7 @@ class OpencodeLife(AgentLife):
         async with self._client:
             task_status.started()
             try:
-                await self._client.follow(self._hear)
+                await self._client.follow(self._take_event)
             except AgentFailed as failure:
                 await self._fail(failure)
 
@@ -208,15 +208,15 @@ class OpencodeLife(AgentLife):
 
     async def _open(self) -> None:
         """Begin a session of the program, or resume the session of an earlier life."""
-        allowed = {"permission": rules(self._start)}
+        permissions = {"permission": rules(self._start)}
         if self._resume.kind == "native":
-            known = f"/session/{quote(self._resume.agent_session_id, safe='')}"
-            opened = await self._get(messages.Session, "PATCH", known, allowed)
+            path = f"/session/{quote(self._resume.agent_session_id, safe='')}"
+            session = await self._get(messages.Session, "PATCH", path, permissions)
         else:
             # Without a title the program would ask a model for one.
-            named = {"title": SERVER, **allowed}
-            opened = await self._get(messages.Session, "POST", "/session", named)
-        self.agent_session_id = opened.id
+            named = {"title": SERVER, **permissions}
+            session = await self._get(messages.Session, "POST", "/session", named)
+        self.agent_session_id = session.id
         if self._resume.transcript:
             self._preamble = render_transcript(self._resume.transcript)
 
@@ -226,22 +226,22 @@ class OpencodeLife(AgentLife):
     def _path(self) -> str:
         return f"/session/{quote(self.agent_session_id, safe='')}"
 
-    async def _prompt(self, said: UserText) -> None:
-        self._given, self._is_delivered = said.message_id, False
+    async def _prompt(self, user_text: UserText) -> None:
+        self._prompt_id, self._is_delivered = user_text.message_id, False
         self._turn_failed = None
         self._steers.clear()
         self._calls.clear()
         self._speech.clear()
-        self._reported.clear()
+        self._reported_calls.clear()
         try:
-            await self._send(said)
+            await self._send(user_text)
         except AgentFailed as failure:
             self.end(failure)
         except RunFailed as refusal:
             self.end_turn(refusal)
 
-    async def _send(self, said: UserText) -> None:
-        body = prompt(self._start, said, self._preamble)
+    async def _send(self, user_text: UserText) -> None:
+        body = prompt(self._start, user_text, self._preamble)
         await self._ask("POST", f"{self._path}/prompt_async", body)
 
     async def _ask_to_stop(self) -> None:
@@ -254,26 +254,28 @@ class OpencodeLife(AgentLife):
 
     # --- output of the program ---------------------------------------------------------------
 
-    async def _hear(self, said: bytes) -> None:
+    async def _take_event(self, data: bytes) -> None:
         """Handle an event. Events of other sessions and of the program itself are ignored."""
-        self._is_heard.set()
-        HEARD.set(said)
+        self._has_events.set()
+        CURRENT_LINE.set(data)
         listener = self.listener
         try:
-            event = decode_json(require_readable(said), type=messages.Event)
-            known = self._takers.get(event.type)
-            note = decode_json(event.properties, type=known[0] if known else messages.Note)
+            event = decode_json(require_readable(data), type=messages.Event)
+            registered = self._handlers.get(event.type)
+            note = decode_json(
+                event.properties, type=registered[0] if registered else messages.Note
+            )
             if listener is None or note.session_id != self.agent_session_id:
                 return
-            if known is not None:
-                await known[1](note)
+            if registered is not None:
+                await registered[1](note)
                 return
-            if event.type in _PASSED_OVER:
+            if event.type in _IGNORED:
                 return
         except msgspec.DecodeError:
             pass
         if listener is not None:
-            await listener.unknown(said)
+            await listener.unknown(data)
 
     async def _take_message(self, note: messages.MessageNote) -> None:
         info = note.info
@@ -299,7 +301,7 @@ class OpencodeLife(AgentLife):
 
     async def _take_mark(self, listener: AgentListener, mark: str) -> None:
         """Confirm the delivery of the user's text with this mark."""
-        if mark == self._given and not self._is_delivered:
+        if mark == self._prompt_id and not self._is_delivered:
             self._is_delivered, self._preamble = True, ""
             await listener.confirm_delivery()
         elif mark in self._steers:
@@ -321,14 +323,14 @@ class OpencodeLife(AgentLife):
         """Handle a failure: of a steer that the program does not accept, or of the turn, which ends
         shortly afterwards.
         """
-        waiting = [is_over for is_over in self._steers.values() if not is_over.is_set()]
-        for is_over in waiting:
-            is_over.set()
-        if waiting or self.is_stopping or self._turn_failed is not None:
+        pending = [is_handled for is_handled in self._steers.values() if not is_handled.is_set()]
+        for is_handled in pending:
+            is_handled.set()
+        if pending or self.is_stopping or self._turn_failed is not None:
             return
         fault = note.error or messages.Fault()
-        words = fault.data.get("message")
-        cause = words.partition(_TRACE)[0] if isinstance(words, str) else ""
+        message = fault.data.get("message")
+        cause = message.partition(_TRACE)[0] if isinstance(message, str) else ""
         status = fault.data.get("statusCode")
         self._turn_failed = model_failure(
             cause or fault.name or "it does not say why",
@@ -336,13 +338,13 @@ class OpencodeLife(AgentLife):
             category=_CATEGORIES.get(fault.name),
         )
         if self._is_delivered:
-            self._nursery.start_soon(self._end_failed_turn, self._given)
+            self._nursery.start_soon(self._end_failed_turn, self._prompt_id)
         else:
             self.end_turn(self._turn_failed)
 
-    async def _end_failed_turn(self, given: str) -> None:
+    async def _end_failed_turn(self, prompt_id: str) -> None:
         await trio.sleep(FAILED_TURN_SECONDS)
-        if self._given == given:
+        if self._prompt_id == prompt_id:
             self.end_turn(self._turn_failed)
 
     async def _take_idle(self, _: messages.Note) -> None:
@@ -354,7 +356,7 @@ class OpencodeLife(AgentLife):
             self.end_turn(self._turn_failed)
 
     async def _tell_unfinished(self) -> None:
-        for observed in self._reported.list_unfinished():
+        for observed in self._reported_calls.list_unfinished():
             if self.listener is not None:
                 await self.listener.record_call(*observed)
 
@@ -371,7 +373,7 @@ class OpencodeLife(AgentLife):
         state = part.state
         if state is None or state.status not in STATUSES:
             return
-        observed = self._reported.take(self._calls.take(part, state))
+        observed = self._reported_calls.take(self._calls.take(part, state))
         if observed is None:
             return
         if self.facts_of is None and observed.result.is_error:
@@ -381,7 +383,9 @@ class OpencodeLife(AgentLife):
 
     async def _run_tool(self, name: str, params: ToolCallParams) -> ToolResult:
         id_ = (
-            "" if self.listener is None else await self._reported.id_of(name, params.arguments, "")
+            ""
+            if self.listener is None
+            else await self._reported_calls.id_of(name, params.arguments, "")
         )
         call = AgentCall(agent_call_id=id_, name=name, args=params.arguments)
         listener = self.listener
@@ -395,54 +399,54 @@ class OpencodeLife(AgentLife):
         """Send the pending steer to the program before the result of a call, so that its session has
         both when the model is called again.
         """
-        async with self._steering:
-            said = None if self.listener is None else await self.listener.take_steer()
-            if said is None:
+        async with self._steer_lock:
+            user_text = None if self.listener is None else await self.listener.take_steer()
+            if user_text is None:
                 return
-            is_taken = self._steers[said.message_id] = trio.Event()
+            is_handled = self._steers[user_text.message_id] = trio.Event()
             try:
-                await self._send(said)
+                await self._send(user_text)
             except RunFailed:
                 # The text begins the next turn instead.
                 return
             with trio.move_on_after(ANSWER_SECONDS) as limit:
-                await is_taken.wait()
+                await is_handled.wait()
             if limit.cancelled_caught:
                 self.end(AgentFailed("it did not take a text that it was given in a turn"))
 
     async def _take_question(self, note: messages.PermissionNote) -> None:
         self._nursery.start_soon(self._answer, note)
 
-    async def _answer(self, asked: messages.PermissionNote) -> None:
+    async def _answer(self, request: messages.PermissionNote) -> None:
         """Answer a permission request of the program."""
-        if self._questions >= REQUESTS_MAX:
-            against: str | None = "too many questions at a time"
+        if self._pending_requests >= REQUESTS_MAX:
+            refusal: str | None = "too many questions at a time"
         else:
-            self._questions += 1
-            against = await self._find_refusal(asked)
-            self._questions -= 1
+            self._pending_requests += 1
+            refusal = await self._find_refusal(request)
+            self._pending_requests -= 1
         # After a rejection without a reason the program would end its turn.
-        answer = {"reply": "once"} if against is None else {"reply": "reject", "message": against}
+        answer = {"reply": "once"} if refusal is None else {"reply": "reject", "message": refusal}
         try:
-            await self._ask("POST", f"/permission/{quote(asked.id, safe='')}/reply", answer)
+            await self._ask("POST", f"/permission/{quote(request.id, safe='')}/reply", answer)
         except RunFailed:
             # The question is withdrawn, or the program has ended.
             return
 
-    async def _find_refusal(self, asked: messages.PermissionNote) -> str | None:
+    async def _find_refusal(self, request: messages.PermissionNote) -> str | None:
         """Return the reason against a call; None if the program may make it."""
-        reported = await self._calls.find_call(asked)
+        report = await self._calls.find_call(request)
         listener = self.listener
         if listener is None:
-            return (await self.refuse_outside(to_agent_call(reported))).text
-        if reported.name in self._ours:
+            return (await self.refuse_outside(to_agent_call(report))).text
+        if report.name in self._offered_names:
             # A call of an offered tool is judged when it arrives.
             return None
-        call = self._reported.begin_judgement(reported)
-        against = await listener.may_run(call)
-        if against is None:
-            self._reported.allow(call)
-        return against
+        call = self._reported_calls.begin_judgement(report)
+        refusal = await listener.may_run(call)
+        if refusal is None:
+            self._reported_calls.allow(call)
+        return refusal
 
 
 def _client(address: str, password: str) -> Client:

@@ -6,7 +6,7 @@ from typing import Final
 
 from nousd.runtimes.agents.interface import AgentListener
 from nousd.runtimes.agents.opencode import messages
-from nousd.runtimes.agents.raw_lines import HEARD
+from nousd.runtimes.agents.raw_lines import CURRENT_LINE
 from nousd.wire.objects.entries import Usage
 
 _PARTS_MAX: Final = 1000
@@ -64,19 +64,19 @@ async def _show(listener: AgentListener, shown: _ShownPart, text: str) -> None:
     if not text:
         return
     # A piece of a text: the event is not kept.
-    HEARD.set(b"")
+    CURRENT_LINE.set(b"")
     shown.has_text = True
     await (listener.text if shown.type == "text" else listener.reasoning)(text)
 
 
 def _usage(counts: messages.TokenCounts) -> Usage:
     """Return the tokens of a model call; the input includes cached tokens, the output reasoning."""
-    sent = counts.input + counts.cache.read + counts.cache.write
-    answered = counts.output + counts.reasoning
+    input_tokens = counts.input + counts.cache.read + counts.cache.write
+    output_tokens = counts.output + counts.reasoning
     return Usage(
-        input=sent,
-        output=answered,
-        total=sent + answered,
+        input=input_tokens,
+        output=output_tokens,
+        total=input_tokens + output_tokens,
         cache_read=counts.cache.read,
         cache_write=counts.cache.write,
         reasoning=counts.reasoning,

@@ -33,11 +33,11 @@ def tool_name(tool: AgentTool) -> str:
 def permissions(start: Start) -> dict[str, str]:
     """Return the action of each permission: allow, ask or deny; the last match counts."""
     # While the program's own tools are on, the user's settings decide.
-    of_all = {"off": "deny", "ask": "ask"}.get(start.own_tools)
-    said = {} if of_all is None else {_EVERYTHING: of_all}
-    said |= dict.fromkeys(_NOT_OFFERED, "deny")
-    said[_LOOP] = "allow"
-    return said | {tool_name(tool): "allow" for tool in start.tools}
+    default_action = {"off": "deny", "ask": "ask"}.get(start.own_tools)
+    actions = {} if default_action is None else {_EVERYTHING: default_action}
+    actions |= dict.fromkeys(_NOT_OFFERED, "deny")
+    actions[_LOOP] = "allow"
+    return actions | {tool_name(tool): "allow" for tool in start.tools}
 
 
 def rules(start: Start) -> list[dict[str, str]]:
@@ -61,14 +61,14 @@ def program_settings(start: Start) -> dict[str, Any]:
     }
 
 
-def prompt(start: Start, said: UserText, preamble: str) -> dict[str, Any]:
+def prompt(start: Start, user_text: UserText, preamble: str) -> dict[str, Any]:
     """Return the body of the request that sends a text of the user.
 
     Args:
         preamble: a text to send before it; empty for none.
     """
     parts: list[dict[str, Any]] = [{"type": "text", "text": preamble}] if preamble else []
-    parts.append({"type": "text", "text": said.text, "metadata": {MARK: said.message_id}})
+    parts.append({"type": "text", "text": user_text.text, "metadata": {MARK: user_text.message_id}})
     parts += [
         {
             "type": "file",
@@ -76,7 +76,7 @@ def prompt(start: Start, said: UserText, preamble: str) -> dict[str, Any]:
             "filename": f"picture-{number}",
             "url": f"data:{image.media_type};base64,{base64.b64encode(image.data).decode()}",
         }
-        for number, image in enumerate(said.images, 1)
+        for number, image in enumerate(user_text.images, 1)
     ]
     body: dict[str, Any] = {"parts": parts}
     if start.instructions:
@@ -94,7 +94,7 @@ def model(name: str) -> dict[str, str]:
     Raises:
         AgentFailed: the name has another form than ``PROVIDER/MODEL``.
     """
-    provider, _, of_provider = name.partition("/")
-    if not of_provider:
+    provider, _, model_id = name.partition("/")
+    if not model_id:
         raise AgentFailed(f"it names models PROVIDER/MODEL, and not {name}")
-    return {"providerID": provider, "modelID": of_provider}
+    return {"providerID": provider, "modelID": model_id}

@@ -42,14 +42,14 @@ RunTool = Callable[[str, ToolCallParams], Awaitable[ToolResult]]
 """Carries out a call of a tool, given its name in nousd."""
 
 
-_OF_SERVERS: Final = "mcp__"
+_MCP_PREFIX: Final = "mcp__"
 """The prefix of MCP tool names in nousd and in Codex, which accepts no offered tool with such a name."""
 
 _CHARS_MAX: Final = 52
 """With a program's prefix, such as ``mcp__nousd__``, a name has 64 characters, the limit of models."""
 
 _HASH_CHARS: Final = 8
-_HASHED: Final = "tool_"
+_HASH_PREFIX: Final = "tool_"
 _UNUSABLE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -60,13 +60,13 @@ def mcp_name(tool: str) -> str:
     """
     if tool in OWNED:
         return tool.replace(".", "_")
-    name = tool.removeprefix(_OF_SERVERS)
+    name = tool.removeprefix(_MCP_PREFIX)
     usable = _UNUSABLE.sub("_", name)
-    if usable == name and len(name) <= _CHARS_MAX and not f"{name}__".startswith(_OF_SERVERS):
+    if usable == name and len(name) <= _CHARS_MAX and not f"{name}__".startswith(_MCP_PREFIX):
         return name
     digest = hashlib.sha256(tool.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
-    start = f"{_HASHED}{digest}_"
-    return f"{start}{usable[len(start) - _CHARS_MAX :]}"
+    prefix = f"{_HASH_PREFIX}{digest}_"
+    return f"{prefix}{usable[len(prefix) - _CHARS_MAX :]}"
 
 
 class McpTools:
@@ -84,9 +84,9 @@ class McpTools:
         """
         match method:
             case "initialize":
-                asked = decode_json(params, type=_InitializeParams)
+                initialize_params = decode_json(params, type=_InitializeParams)
                 return {
-                    "protocolVersion": asked.protocol_version,
+                    "protocolVersion": initialize_params.protocol_version,
                     "capabilities": {"tools": {}},
                     "serverInfo": {"name": SERVER, "version": "1"},
                 }

@@ -38,9 +38,9 @@ class AgentTools(Mapping[str, Tool]):
         self._tools = tools
 
     def __getitem__(self, name: str) -> Tool:
-        ours = OWNED.get(name)
-        if ours is not None:
-            tool = self._tools[ours]
+        builtin_name = OWNED.get(name)
+        if builtin_name is not None:
+            tool = self._tools[builtin_name]
             assert isinstance(tool, FunctionTool), "owned tools are built in"
             return msgspec.structs.replace(tool, name=name)
         found = self._own[name] if name in self._own else self._tools[name]
@@ -49,7 +49,7 @@ class AgentTools(Mapping[str, Tool]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        yield from (name for name, ours in OWNED.items() if ours in self._tools)
+        yield from (name for name, builtin_name in OWNED.items() if builtin_name in self._tools)
         for tools in (self._own, self._tools):
             yield from (name for name, tool in tools.items() if _is_of_server(tool))
 
@@ -75,8 +75,8 @@ def offer_of(tools: AgentTools, is_active: Callable[[str], bool]) -> Offer:
     left_out: list[str] = []
     size, is_full = 0, False
     for name in filter(is_active, tools):
-        towards = mcp_name(name)
-        if is_full or towards in offered:
+        program_name = mcp_name(name)
+        if is_full or program_name in offered:
             left_out.append(name)
             continue
         tool = describe_tool(tools[name])
@@ -85,7 +85,7 @@ def offer_of(tools: AgentTools, is_active: Callable[[str], bool]) -> Offer:
         if is_full:
             left_out.append(name)
         else:
-            offered[towards] = tool
+            offered[program_name] = tool
     return Offer(tuple(offered.values()), tuple(left_out))
 
 

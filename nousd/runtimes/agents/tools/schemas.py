@@ -50,8 +50,8 @@ def describe_tool(tool: Tool) -> AgentTool:
     schema = expressible(tool.parameters, nearest)
     if _is_readable(schema):
         return AgentTool(tool.name, tool.description, schema)
-    told = f"JSON Schema of the arguments: {encode_json(schema).decode()}"
-    return AgentTool(tool.name, f"{tool.description}\n\n{told}".strip(), _ANY)
+    schema_note = f"JSON Schema of the arguments: {encode_json(schema).decode()}"
+    return AgentTool(tool.name, f"{tool.description}\n\n{schema_note}".strip(), _ANY)
 
 
 def _is_readable(schema: Any) -> bool:

@@ -44,16 +44,16 @@ async def serve_tools(tools: McpTools, *, task_status: trio.TaskStatus[dict[str,
     await trio.to_thread.run_sync(sweep, _FOLDER)
     with temporary_folder(_FOLDER) as folder:
         token = secrets.token_urlsafe()
-        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
-            await listening.bind(str(folder / "socket"))
-            listening.listen()
+        with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            await listener.bind(str(folder / "socket"))
+            listener.listen()
             async with trio.open_nursery() as nursery:
                 task_status.started(_description(folder / "socket", token))
-                room = trio.CapacityLimiter(_CONNECTIONS_MAX)
+                limiter = trio.CapacityLimiter(_CONNECTIONS_MAX)
                 while True:
-                    accepted, _ = await listening.accept()
-                    client = _Client(trio.SocketStream(accepted), tools, token)
-                    nursery.start_soon(client.serve, room)
+                    connection, _ = await listener.accept()
+                    client = _Client(trio.SocketStream(connection), tools, token)
+                    nursery.start_soon(client.serve, limiter)
 
 
 def _description(path: Path, token: str) -> dict[str, Any]:
@@ -84,9 +84,9 @@ class _Client:
         self._connection = trio.CancelScope()
         self._rpc: JsonRpc | None = None
 
-    async def serve(self, room: trio.CapacityLimiter) -> None:
+    async def serve(self, limiter: trio.CapacityLimiter) -> None:
         """Answer requests until the client closes the connection or violates a rule."""
-        async with room, self._stream, trio.open_nursery() as nursery:
+        async with limiter, self._stream, trio.open_nursery() as nursery:
             self._connection = nursery.cancel_scope
             self._rpc = JsonRpc(self._write, self, nursery)
             nursery.start_soon(self._expect_token)
