@@ -51,7 +51,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
         key_origin: the source of the key; "" without a key.
         key_variable: the environment variable for its key.
         folder: the working directory of ``api_key_command``.
-        is_stand_in: whether it is used because ``auto`` found no other.
+        is_fallback: whether it is used because ``auto`` found no other.
     """
 
     name: str
@@ -63,7 +63,7 @@ class ConfiguredProvider(msgspec.Struct, frozen=True, kw_only=True):
     key_origin: str = ""
     key_variable: str = ""
     folder: Path = Path("/")
-    is_stand_in: bool = False
+    is_fallback: bool = False
 
     @property
     def is_usable(self) -> bool:

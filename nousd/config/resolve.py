@@ -124,7 +124,7 @@ def with_provider(
     """
     provider = settings.providers.get(name, ConfiguredProvider(name=name, dialect=LOCAL_DIALECT))
     if name == MOCK:
-        provider = ConfiguredProvider(name=MOCK, dialect=MOCK, is_stand_in=True)
+        provider = ConfiguredProvider(name=MOCK, dialect=MOCK, is_fallback=True)
     elif api_base is not None:
         provider = replace(provider, api_base=api_base, model=settings.model or model)
     elif settings.model is not None:

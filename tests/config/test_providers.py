@@ -277,12 +277,12 @@ def test_a_model_without_a_provider_belongs_to_the_provider_that_auto_finds() ->
     local = with_provider(settings, "ollama", api_base=LOCAL, model="first")
     assert (local.providers["ollama"].model, local.providers["ollama"].api_base) == ("m", LOCAL)
     mock = with_provider(settings, "mock")
-    assert (mock.model, mock.providers["mock"].is_stand_in) == (None, True)
+    assert (mock.model, mock.providers["mock"].is_fallback) == (None, True)
 
 
 def test_a_mock_that_was_chosen_is_no_stand_in() -> None:
     chosen = resolve({"provider": "mock"}, {}).settings
-    assert not chosen.providers["mock"].is_stand_in
+    assert not chosen.providers["mock"].is_fallback
 
 
 def test_a_server_found_by_auto_has_the_openai_dialect_and_its_own_model() -> None:

@@ -50,7 +50,7 @@ async def test_the_default_answer_repeats_the_input() -> None:
 
 
 async def test_as_a_stand_in_it_says_in_each_default_answer_what_to_do() -> None:
-    provider = make_provider("mock", ProviderSettings(is_stand_in=True))
+    provider = make_provider("mock", ProviderSettings(is_fallback=True))
     answer = text_of(await collect(provider, ask("hello")))
     assert answer == "mock response: user: hello" + NO_MODEL
     assert "nousd init" in answer

@@ -96,7 +96,7 @@ async def all_busy(kept: Lives, start: Start) -> Waits:
     """Begin as many lives as there may be; nothing is waited for."""
     waits = Waits()
     for number in range(LIVES_MAX):
-        await kept.begin(str(number), start, Resume("new"), waits=waits)
+        await kept.begin(str(number), start, Resume("new"), on_wait=waits)
     assert waits.told == []
     return waits
 
@@ -111,7 +111,7 @@ async def test_programs_that_start_at_once_are_no_more_than_may_live(
 
     async def begin(number: int) -> None:
         try:
-            await kept.begin(str(number), start, Resume("new"), waits=Waits())
+            await kept.begin(str(number), start, Resume("new"), on_wait=Waits())
         except AgentFailed as failure:
             refused.append(failure)
 
@@ -135,14 +135,14 @@ async def test_the_program_that_rests_longest_gives_way_and_none_that_is_in_use(
         waits = await all_busy(kept, start)
         kept.rest("7")
         kept.rest("3")
-        await kept.begin("another", start, Resume("new"), waits=waits)
+        await kept.begin("another", start, Resume("new"), on_wait=waits)
         assert kept.warm("7", start) is None
-        await kept.begin("one more", start, Resume("new"), waits=waits)
+        await kept.begin("one more", start, Resume("new"), on_wait=waits)
         assert kept.warm("3", start) is None
         assert waits.told == []
         monkeypatch.setattr(lives, "PLACE_SECONDS", 0.05)
         with pytest.raises(AgentFailed):
-            await kept.begin("too many", start, Resume("new"), waits=waits)
+            await kept.begin("too many", start, Resume("new"), on_wait=waits)
         assert "busy" in waits.told[0]
 
 
@@ -152,7 +152,7 @@ async def test_those_that_wait_for_a_place_get_one_in_their_order(
     served: list[str] = []
 
     async def begin(name: str) -> None:
-        await kept.begin(name, start, Resume("new"), waits=Waits())
+        await kept.begin(name, start, Resume("new"), on_wait=Waits())
         served.append(name)
 
     async with living(QuietAgent(tmp_path)) as kept:
@@ -174,10 +174,10 @@ async def test_one_that_gives_up_its_wait_takes_no_place(tmp_path: Path, start: 
     async with living(QuietAgent(tmp_path)) as kept:
         await all_busy(kept, start)
         with trio.move_on_after(0.05):
-            await kept.begin("impatient", start, Resume("new"), waits=Waits())
+            await kept.begin("impatient", start, Resume("new"), on_wait=Waits())
         kept.rest("0")
         with trio.fail_after(WAIT_SECONDS):
-            await kept.begin("patient", start, Resume("new"), waits=Waits())
+            await kept.begin("patient", start, Resume("new"), on_wait=Waits())
         assert kept.warm("impatient", start) is None
 
 
@@ -186,13 +186,13 @@ async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
 ) -> None:
     monkeypatch.setattr(lives, "IDLE_SECONDS", 0.05)
     async with living(QuietAgent(tmp_path)) as kept:
-        used = await kept.begin("used", start, Resume("new"), waits=Waits())
-        unused = await kept.begin("unused", start, Resume("new"), waits=Waits())
+        used = await kept.begin("used", start, Resume("new"), on_wait=Waits())
+        unused = await kept.begin("unused", start, Resume("new"), on_wait=Waits())
         kept.rest("unused")
         with trio.fail_after(WAIT_SECONDS):
             await unused.over.wait()
             # The turn of the other one takes longer than a program is kept without.
-            resting = await kept.begin("unused", start, Resume("new"), waits=Waits())
+            resting = await kept.begin("unused", start, Resume("new"), on_wait=Waits())
             kept.rest("unused")
             await resting.over.wait()
         assert kept.warm("used", start) is used
@@ -209,7 +209,7 @@ async def test_a_life_that_takes_the_place_of_its_own_one_needs_no_other(
         kept.rest("7")
         kept.drop("3")
         with trio.fail_after(WAIT_SECONDS):
-            await kept.begin("3", start, Resume("new"), waits=waits)
+            await kept.begin("3", start, Resume("new"), on_wait=waits)
         assert waits.told == []
         assert kept.warm("7", start) is not None
 

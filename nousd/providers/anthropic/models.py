@@ -31,10 +31,10 @@ OTHER_MAX_TOKENS: Final = 8_192
 BUDGETS: Final[dict[Thinking, int]] = {"low": 4_096, "medium": 10_000, "high": 24_000}
 """Tokens of thinking; at most three quarters of the answer's maximum."""
 
-_LEAST_BUDGET: Final = 1_024
+_BUDGET_MIN: Final = 1_024
 """Servers refuse fewer tokens."""
 
-_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+_NO_FIELDS: Final[Mapping[str, Any]] = MappingProxyType({})
 _BINDING_HEADERS: Final = {"anthropic-beta": "thinking-binding-controls-2026-08-01"}
 _BINDING: Final = {"prefix_mismatch_behavior": "drop_block"}
 
@@ -58,33 +58,33 @@ class Traits(NamedTuple):
 
 _BUDGET: Final = Traits("budget", max_tokens=MAX_TOKENS)
 _ADAPTIVE: Final = Traits("adaptive")
-_UNASKED: Final = Traits("adaptive", thinks_by_default=True)
-_ALWAYS: Final = Traits("adaptive", off=None, thinks_by_default=True)
+_THINKS_BY_DEFAULT: Final = Traits("adaptive", thinks_by_default=True)
+_ALWAYS_THINKS: Final = Traits("adaptive", off=None, thinks_by_default=True)
 
 TRAITS: Final[dict[str, Traits]] = {
     "": Traits("budget", max_tokens=OTHER_MAX_TOKENS),
     # Future models are treated like the newest.
-    "claude-": _ALWAYS._replace(binds=True),
+    "claude-": _ALWAYS_THINKS._replace(binds=True),
     "claude-2": Traits("none", max_tokens=4_096),
     "claude-3": Traits("none", max_tokens=4_096),
     "claude-3-5": Traits("none", max_tokens=8_192),
     "claude-3-7": _BUDGET,
-    "claude-fable-5": _ALWAYS,
-    "claude-fable-5-": _ALWAYS._replace(binds=True),
+    "claude-fable-5": _ALWAYS_THINKS,
+    "claude-fable-5-": _ALWAYS_THINKS._replace(binds=True),
     "claude-haiku-4": _BUDGET,
-    "claude-haiku-5-": _UNASKED._replace(binds=True),
-    "claude-mythos-5": _ALWAYS,
-    "claude-mythos-5-": _ALWAYS._replace(binds=True),
-    "claude-mythos-preview": _ALWAYS,
+    "claude-haiku-5-": _THINKS_BY_DEFAULT._replace(binds=True),
+    "claude-mythos-5": _ALWAYS_THINKS,
+    "claude-mythos-5-": _ALWAYS_THINKS._replace(binds=True),
+    "claude-mythos-preview": _ALWAYS_THINKS,
     "claude-opus-4": _BUDGET,
     "claude-opus-4-6": _ADAPTIVE,
     "claude-opus-4-7": _ADAPTIVE,
     "claude-opus-4-8": _ADAPTIVE,
-    "claude-opus-5": _UNASKED,
-    "claude-opus-5-": _ALWAYS._replace(binds=True),
+    "claude-opus-5": _THINKS_BY_DEFAULT,
+    "claude-opus-5-": _ALWAYS_THINKS._replace(binds=True),
     "claude-sonnet-4": _BUDGET,
     "claude-sonnet-4-6": _ADAPTIVE,
-    "claude-sonnet-5": _UNASKED,
+    "claude-sonnet-5": _THINKS_BY_DEFAULT,
     "claude-sonnet-5-": Traits("adaptive", "between_tools", thinks_by_default=True, binds=True),
 }
 """Prefix of a model's name -> its traits."""
@@ -101,9 +101,9 @@ class Plan(NamedTuple):
     """
 
     max_tokens: int
-    fields: Mapping[str, Any] = _NOTHING
+    fields: Mapping[str, Any] = _NO_FIELDS
     sends_thoughts: bool = False
-    headers: Mapping[str, str] = _NOTHING
+    headers: Mapping[str, str] = _NO_FIELDS
     allows_tool_choice: bool = True
 
 
@@ -147,7 +147,7 @@ def plan_for(
     if calls_without_thought or thinking is None:
         return Plan(traits.max_tokens)
     budget = min(BUDGETS[thinking], traits.max_tokens * 3 // 4)
-    if budget < _LEAST_BUDGET:
+    if budget < _BUDGET_MIN:
         return Plan(traits.max_tokens)
     enabled = {"type": "enabled", "budget_tokens": budget}
     return Plan(traits.max_tokens, {"thinking": enabled}, sends_thoughts=True)
@@ -160,5 +160,5 @@ def _adaptive(traits: Traits, thinking: Thinking | None) -> Plan:
     fields: dict[str, Any] = {"thinking": adaptive}
     if thinking is not None:
         fields["output_config"] = {"effort": "low" if thinking == "off" else thinking}
-    headers = _BINDING_HEADERS if traits.binds else _NOTHING
+    headers = _BINDING_HEADERS if traits.binds else _NO_FIELDS
     return Plan(traits.max_tokens, fields, sends_thoughts=True, headers=headers)

@@ -26,7 +26,7 @@ from nousd.machine.context.model_input import (
 from nousd.providers.anthropic.models import Plan, plan_for, takes_sampling
 from nousd.providers.encoding.attachments import base64_of, kind_of, name_of, text_of
 from nousd.providers.encoding.conversations import Before, Conversations
-from nousd.providers.encoding.sampling import PICKING, rename_parameters
+from nousd.providers.encoding.sampling import RANDOMNESS, rename_parameters
 from nousd.providers.encoding.tool_names import CallIds, ToolNames
 from nousd.providers.interface import Blobs
 from nousd.wire.objects.entries import Attachment, ReasoningBlock
@@ -96,7 +96,9 @@ def messages_body(
         "max_tokens": plan.max_tokens,
         "stream": True,
         **plan.fields,
-        **(rename_parameters(request.sampling, PICKING) if takes_sampling(request.model) else {}),
+        **(
+            rename_parameters(request.sampling, RANDOMNESS) if takes_sampling(request.model) else {}
+        ),
         "messages": messages,
     }
     if request.system.strip():

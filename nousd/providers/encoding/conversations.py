@@ -53,7 +53,7 @@ class _KeptConversation(NamedTuple):
     size: int
 
 
-_NOTHING: Final = _KeptConversation(None, (), Before(), [], 0)
+_EMPTY: Final = _KeptConversation(None, (), Before(), [], 0)
 
 
 class Conversations:
@@ -76,7 +76,7 @@ class Conversations:
         """
         cached = self._find(messages)
         if cached.key != key:
-            cached = _NOTHING
+            cached = _EMPTY
         tail = messages[cached.before.messages :]
         written = list(write(tail, cached.before))
         items: list[Item] = [*cached.items, *(item for _, item in written)]
@@ -87,13 +87,13 @@ class Conversations:
         return items
 
     def _find(self, messages: Sequence[ModelMessage]) -> _KeptConversation:
-        kept = self._kept.get(id(messages[0]), _NOTHING) if messages else _NOTHING
+        kept = self._kept.get(id(messages[0]), _EMPTY) if messages else _EMPTY
         # The cache keeps the first message alive, so no other object has its id.
-        return kept if begins_with(messages, kept.messages) else _NOTHING
+        return kept if begins_with(messages, kept.messages) else _EMPTY
 
     def _keep(self, messages: Sequence[ModelMessage], conversation: _KeptConversation) -> None:
         with self._lock:
-            replaced = self._kept.pop(id(messages[0]), _NOTHING)
+            replaced = self._kept.pop(id(messages[0]), _EMPTY)
             self._kept[id(messages[0])] = conversation
             self._bytes += conversation.size - replaced.size
             while len(self._kept) > KEPT_CONVERSATIONS_MAX or self._bytes > KEPT_BYTES_MAX:

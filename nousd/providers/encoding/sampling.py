@@ -17,14 +17,14 @@ from nousd.providers.models.effort import reasons
 from nousd.providers.models.names import plain_name
 from nousd.wire.objects.entries import Sampling, Thinking
 
-PICKING: Final[Mapping[str, str]] = {"temperature": "temperature", "top_p": "top_p"}
+RANDOMNESS: Final[Mapping[str, str]] = {"temperature": "temperature", "top_p": "top_p"}
 """Field of ``Sampling`` -> its name in most dialects."""
 
 _OPENAI: Final = re.compile(r"gpt-\d|chatgpt-|o\d|codex-")
 """OpenAI's own models, on any server."""
 
 _FREE_UNLESS_REASONING: Final = re.compile(r"gpt-5\.[1-4](-mini|-nano)?(-\d|$)")
-"""Models that accept ``PICKING`` when reasoning is off; other reasoning models never do."""
+"""Models that accept ``RANDOMNESS`` when reasoning is off; other reasoning models never do."""
 
 
 def rename_parameters(sampling: Sampling | None, names: Mapping[str, str]) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def openai_fields(request: ModelInput, limit: str) -> dict[str, Any]:
     Args:
         limit: the dialect's name for the maximum length of an answer.
     """
-    picking = PICKING if _picks(request.model, request.thinking) else {}
-    return rename_parameters(request.sampling, {**picking, "max_tokens": limit})
+    randomness = RANDOMNESS if _accepts_randomness(request.model, request.thinking) else {}
+    return rename_parameters(request.sampling, {**randomness, "max_tokens": limit})
 
 
 def chat_limit(model: str) -> str:
@@ -52,7 +52,7 @@ def chat_limit(model: str) -> str:
     return "max_completion_tokens" if _OPENAI.match(plain_name(model)) else "max_tokens"
 
 
-def _picks(model: str, thinking: Thinking | None) -> bool:
+def _accepts_randomness(model: str, thinking: Thinking | None) -> bool:
     name = plain_name(model)
     if not _OPENAI.match(name) or not reasons(model):
         return True

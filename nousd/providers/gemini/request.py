@@ -45,7 +45,7 @@ THINKING_BUDGETS: Final[dict[Thinking, int]] = {
 }
 """Tokens per effort, as Google maps the same words in its OpenAI-compatible API."""
 
-_LEAST_PRO_BUDGET: Final = 128
+_PRO_BUDGET_MIN: Final = 128
 
 ThinkingForm = Literal["none", "budget", "level"]
 
@@ -120,8 +120,8 @@ def _thinking(model: str, thinking: Thinking) -> dict[str, Any] | None:
         case "none":
             return None
         case "budget":
-            least = _LEAST_PRO_BUDGET if is_pro else 0
-            amount: dict[str, Any] = {"thinkingBudget": max(THINKING_BUDGETS[thinking], least)}
+            budget_min = _PRO_BUDGET_MIN if is_pro else 0
+            amount: dict[str, Any] = {"thinkingBudget": max(THINKING_BUDGETS[thinking], budget_min)}
         case "level":
             amount = {"thinkingLevel": ("low" if is_pro else "minimal") if is_off else thinking}
     return {"includeThoughts": not is_off, **amount}
@@ -140,11 +140,11 @@ def _write_messages(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     index = 0
     for kind, neighbours in groupby(messages, type):
-        joined = list(neighbours)
-        parts = [part for message in joined for part in writer.parts_of(message)]
+        group = list(neighbours)
+        parts = [part for message in group for part in writer.parts_of(message)]
         if parts:
             yield index, {"role": _ROLES[kind], "parts": parts}
-        index += len(joined)
+        index += len(group)
 
 
 class _PartWriter:
@@ -207,14 +207,14 @@ class _PartWriter:
 
     def _call(self, call: ModelToolCall, server_id: str) -> Part:
         self._server_ids[call.id] = server_id
-        named = {"name": self._names.to_alias(call.name), "args": call.args}
-        return {"functionCall": _add_id(server_id, named)}
+        payload = {"name": self._names.to_alias(call.name), "args": call.args}
+        return {"functionCall": _add_id(server_id, payload)}
 
     def _result(self, result: ToolResultMessage) -> Part:
         response = {"error" if result.is_error else "output": result.text}
-        named = {"name": self._names.to_alias(result.tool_name), "response": response}
+        payload = {"name": self._names.to_alias(result.tool_name), "response": response}
         server_id = self._server_ids.get(result.tool_call_id, "")
-        return {"functionResponse": _add_id(server_id, named)}
+        return {"functionResponse": _add_id(server_id, payload)}
 
 
 def _add_id(server_id: str, part: Part) -> Part:

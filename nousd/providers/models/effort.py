@@ -11,7 +11,7 @@ from nousd.wire.objects.entries import Thinking
 _NOT_REASONING: Final = re.compile(r"gpt-[34]|chatgpt-|gpt-5(\.\d+)?-chat")
 """Models that refuse any setting of reasoning."""
 
-_LEAST_EFFORTS: Final = (
+_MIN_EFFORTS: Final = (
     (re.compile(r"gpt-5(\.\d+)?-pro"), "high"),
     (re.compile(r"gpt-5(\.\d+)?-codex|codex-|o\d|gpt-oss"), "low"),
     (re.compile(r"gpt-5(-|$)"), "minimal"),
@@ -29,4 +29,4 @@ def effort_for(model: str, thinking: Thinking) -> str:
     if thinking != "off":
         return thinking
     name = plain_name(model)
-    return next((effort for beginning, effort in _LEAST_EFFORTS if beginning.match(name)), "none")
+    return next((effort for beginning, effort in _MIN_EFFORTS if beginning.match(name)), "none")

@@ -30,9 +30,9 @@ def cost_usd(usage: Usage, price: Price) -> float:
     """
     cache_read = min(usage.cache_read, usage.input)
     cache_write = min(usage.cache_write, usage.input - cache_read)
-    fresh = usage.input - cache_read - cache_write
+    uncached = usage.input - cache_read - cache_write
     per_million = (
-        fresh * price.input
+        uncached * price.input
         + cache_read * _or(price.cache_read, price.input)
         + cache_write * _or(price.cache_write, price.input)
         + usage.output * price.output

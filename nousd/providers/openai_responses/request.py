@@ -32,7 +32,7 @@ from nousd.wire.objects.entries import Attachment, Thinking
 DIALECT: Final = "openai-responses"
 
 _LIMIT: Final = "max_output_tokens"
-_LEAST_LIMIT: Final = 16
+_OUTPUT_TOKENS_MIN: Final = 16
 """Minimum of the answer's token limit; OpenAI refuses less."""
 
 _NO_PLACE: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -58,7 +58,7 @@ def responses_body(
         body["tool_choice"] = request.tool_choice
     body |= openai_fields(request, _LIMIT)
     if _LIMIT in body:
-        body[_LIMIT] = max(body[_LIMIT], _LEAST_LIMIT)
+        body[_LIMIT] = max(body[_LIMIT], _OUTPUT_TOKENS_MIN)
     if reasons(request.model):
         body["include"] = ["reasoning.encrypted_content"]
         if request.thinking is not None:

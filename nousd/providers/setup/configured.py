@@ -50,7 +50,7 @@ class ConfiguredProvider(Protocol):
     @property
     def folder(self) -> Path: ...
     @property
-    def is_stand_in(self) -> bool: ...
+    def is_fallback(self) -> bool: ...
 
 
 class ConfiguredModel(Protocol):
@@ -145,7 +145,7 @@ def make_configured(
         key_variable=provider.key_variable,
         model=provider.model,
         idle_timeout_seconds=config.idle_timeout_seconds,
-        is_stand_in=provider.is_stand_in,
+        is_fallback=provider.is_fallback,
         record=record(provider.name) if record else None,
         secrets=secrets,
     )

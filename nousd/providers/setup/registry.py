@@ -35,7 +35,7 @@ class ProviderSettings:
         key_variable: the name of the key's setting in errors.
         model: used by sessions that name none.
         context_window: in tokens; overrides the known value.
-        is_stand_in: whether the built-in model replaces a missing provider, and says so.
+        is_fallback: whether the built-in model replaces a missing provider, and says so.
         record: if given, returns the recorder for every exchange with the server.
         secrets: further secrets to redact in errors; None for none.
     """
@@ -47,7 +47,7 @@ class ProviderSettings:
     context_window: int | None = None
     idle_timeout_seconds: float = IDLE_TIMEOUT_SECONDS
     connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-    is_stand_in: bool = False
+    is_fallback: bool = False
     record: Record | None = None
     secrets: Redactor | None = field(default=None, repr=False)
 
@@ -90,7 +90,7 @@ def _make_mock(settings: ProviderSettings) -> Provider:
     return mock.MockProvider(
         settings.model or mock.DEFAULT_MODEL,
         context_window_tokens=settings.context_window or mock.CONTEXT_WINDOW,
-        note=mock.NO_MODEL if settings.is_stand_in else "",
+        note=mock.NO_MODEL if settings.is_fallback else "",
     )
 
 

@@ -229,13 +229,13 @@ class AgentRuntime:
     async def _begin_life(
         self, host: AgentHost, start: Start, resume: Resume, *, reason: str = ""
     ) -> AgentLife:
-        async def waits(message: str) -> None:
+        async def on_wait(message: str) -> None:
             host.extend_idle_deadline(PLACE_SECONDS)
             await _warn(host, "agent_waits", message)
 
         if start.left_out:
             await _warn(host, "agent_tools_left_out", _describe_left_out(start.left_out))
-        life = await self._lives.begin(host.tracker.session_id, start, resume, waits=waits)
+        life = await self._lives.begin(host.tracker.session_id, start, resume, on_wait=on_wait)
         self.version = self._secrets.redact_output(life.version) or self.version
         models = tuple(map(self._secrets.redact_output, life.models[:_MODELS_MAX]))
         self._reported_models = models or self._reported_models

@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from nousd.errors import AgentFailed
 from nousd.runtimes.agents.obeyed import HiddenFiles
 
-_PRIVATE: Final = ("/bin/sh", "-c", 'umask 077 && exec "$0" "$@"')
+_UMASK_WRAPPER: Final = ("/bin/sh", "-c", 'umask 077 && exec "$0" "$@"')
 """Starts a program with a umask under which only this user can read its files."""
 
-_NOTHING: Final = HiddenFiles()
+_NO_HIDDEN_FILES: Final = HiddenFiles()
 
 
 class Guest(NamedTuple):
@@ -46,7 +46,7 @@ class Guest(NamedTuple):
         *,
         has_tools: bool,
         home: Path | None = None,
-        hidden: HiddenFiles = _NOTHING,
+        hidden: HiddenFiles = _NO_HIDDEN_FILES,
     ) -> list[str]:
         """Return the command line that starts a program as a guest.
 
@@ -61,13 +61,13 @@ class Guest(NamedTuple):
             AgentFailed: the program must not start without covers, or the workspace or the program's own
                 file is in a covered folder.
         """
-        inside = list(argv) if home is None else [*_PRIVATE, *argv]
+        command = list(argv) if home is None else [*_UMASK_WRAPPER, *argv]
         bind_home = () if home is None else ("--bind", *2 * [str(home.resolve())])
         program = self.bubblewrap()
         obeyed = [path for path in hidden.code if path.exists()]
         if program is None:
             self._check_bare(has_tools=has_tools, obeyed=obeyed)
-            return inside
+            return command
         obeyed += hidden.texts
         nousd_paths = self.covered if home is None else (*self.covered, *self.user_logins)
         existing = {path.resolve() for path in (*nousd_paths, *obeyed) if path.exists()}
@@ -86,7 +86,7 @@ class Guest(NamedTuple):
             *bind_home,
             *("--unshare-pid", "--proc", "/proc", "--die-with-parent", "--new-session"),
             *("--chdir", str(workdir), "--"),
-            *inside,
+            *command,
         ]
 
     def _check_bare(self, *, has_tools: bool, obeyed: Sequence[Path]) -> None:

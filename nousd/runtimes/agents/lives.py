@@ -69,7 +69,7 @@ class Lives:
         self._kept: dict[str, _KeptLife] = {}
         self._places = trio.Semaphore(LIVES_MAX)
         """A program holds its place until its process has ended."""
-        self._beginning = 0
+        self._starting_count = 0
 
     def warm(self, session_id: str, start: Start) -> AgentLife | None:
         """Return the session's life, now in use, if it was started with these parameters; else None. A
@@ -90,29 +90,29 @@ class Lives:
         start: Start,
         resume: Resume,
         *,
-        waits: Callable[[str], Awaitable[None]],
+        on_wait: Callable[[str], Awaitable[None]],
     ) -> AgentLife:
         """Start a program for a session that has none; return its life, now in use. While all places are
         taken by busy programs, wait for one, in the order of the calls.
 
         Args:
-            waits: receives the reason for a wait before the wait begins.
+            on_wait: receives the reason for a wait before the wait begins.
 
         Raises:
             AgentFailed: the program cannot be started or used, or no place became free in time.
         """
-        self._beginning += 1
+        self._starting_count += 1
         try:
             if self._are_too_many and not self._close_unused():
                 busy = f"all {LIVES_MAX} programs of {self._agent.name} are busy"
-                await waits(
+                await on_wait(
                     f"{busy}; a free place is waited for, at most {PLACE_SECONDS:g} seconds"
                 )
             life: AgentLife | AgentFailed = await self._nursery.start(
                 self._live, session_id, start, resume
             )
         finally:
-            self._beginning -= 1
+            self._starting_count -= 1
         failure = life if isinstance(life, AgentFailed) else life.failure
         if failure is not None:
             raise failure
@@ -137,7 +137,7 @@ class Lives:
     @property
     def _are_too_many(self) -> bool:
         """Whether more lives exist or begin than there are places."""
-        return len(self._kept) + self._beginning > LIVES_MAX
+        return len(self._kept) + self._starting_count > LIVES_MAX
 
     def _close_unused(self) -> bool:
         """End the life that is unused for longest; return whether there was one."""

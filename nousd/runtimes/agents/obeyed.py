@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-OF_OPENCODE: Final = (".opencode", "opencode.json", "opencode.jsonc")
+OPENCODE_FILES: Final = (".opencode", "opencode.json", "opencode.jsonc")
 
 _FOLDERS: Final = (".opencode", ".claude", ".codex", ".gemini")
 
-OF_ANY: Final = (*OF_OPENCODE, *_FOLDERS[1:], ".mcp.json")
+PROGRAM_FILES: Final = (*OPENCODE_FILES, *_FOLDERS[1:], ".mcp.json")
 """The files of all known programs that make them start code. They apply to a program of which only the
 command line is known.
 """

@@ -21,10 +21,10 @@ from nousd.wire.objects.runtimes import AuthFacts, IsolationMode
 _ROOT: Final = Path("/")
 _NO_HOME: Final = Path(os.devnull)
 
-_NOTHING_KEPT: Final = (
+_EPHEMERAL_LOGIN_HINT: Final = (
     "a log-in is not kept at the level ephemeral: name the variable of a key in env"
 )
-_ON_A_SERVER: Final = "the server that runs the program keeps the log-in"
+_SERVER_LOGIN_HINT: Final = "the server that runs the program keeps the log-in"
 
 
 class Programs:
@@ -85,14 +85,14 @@ class Programs:
         """Return the program's log-in state in a namespace, and the commands that change it. Blocks."""
         level, home = self._spaces.level(namespace), self._spaces.home(namespace)
         if self._mode == "server_side":
-            return AuthFacts(instructions=_ON_A_SERVER, isolation=level)
+            return AuthFacts(instructions=_SERVER_LOGIN_HINT, isolation=level)
         start = Start(workdir=_ROOT, model="", instructions="", tools=(), namespace=namespace)
         # An ephemeral HOME is empty when a life begins.
         environment = self._environment(start, _NO_HOME if level == "ephemeral" else home)
         facts = self._agent.auth_facts(environment)
         if level == "ephemeral":
             return msgspec.structs.replace(
-                facts, login=(), logout=(), instructions=_NOTHING_KEPT, isolation=level
+                facts, login=(), logout=(), instructions=_EPHEMERAL_LOGIN_HINT, isolation=level
             )
         prefix = self._prefix(namespace, home, environment)
         facts = msgspec.structs.replace(

@@ -37,8 +37,8 @@ def redact_line(line: bytes, secrets: Secrets) -> bytes:
         value = decode_json(require_readable(line))
     except msgspec.DecodeError:
         return secrets.redact_output(line.decode("utf-8", "replace")).encode(errors="replace")
-    clean = secrets.redact_output_json(value)
-    return secrets.redact_output_bytes(line if clean == value else encode_json(clean))
+    redacted = secrets.redact_output_json(value)
+    return secrets.redact_output_bytes(line if redacted == value else encode_json(redacted))
 
 
 class RawLines:

@@ -81,8 +81,8 @@ class Spaces:
 
     def level(self, namespace: str) -> IsolationLevel:
         """Return the isolation level of a namespace: only ``default`` can use the user's HOME."""
-        is_own = self._level == "shared" and namespace != DEFAULT_NAMESPACE
-        return "namespaced" if is_own else self._level
+        has_own_home = self._level == "shared" and namespace != DEFAULT_NAMESPACE
+        return "namespaced" if has_own_home else self._level
 
     def home(self, namespace: str) -> Path | None:
         """Return a namespace's permanent private HOME, which need not exist; None if it has none."""
@@ -106,14 +106,16 @@ class Spaces:
         if level == "shared":
             yield None
             return
-        is_kept = level == "namespaced"
-        home = self._build_kept_path(namespace) if is_kept else self._build_fresh_path()
+        is_permanent = level == "namespaced"
+        home = self._build_kept_path(namespace) if is_permanent else self._build_fresh_path()
         try:
             await trio.to_thread.run_sync(_make, self._folder, home)
             yield home
         finally:
             with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(_make_private if is_kept else remove_folder, home)
+                await trio.to_thread.run_sync(
+                    _make_private if is_permanent else remove_folder, home
+                )
 
     def environment(
         self, namespace: str, home: Path | None, variables: Mapping[str, str]

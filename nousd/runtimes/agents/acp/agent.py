@@ -12,7 +12,7 @@ import trio
 from nousd.runtimes.agents.acp.life import AcpLife
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import INSTRUCTIONS, OF_ANY, HiddenFiles, list_obeyed_paths
+from nousd.runtimes.agents.obeyed import INSTRUCTIONS, PROGRAM_FILES, HiddenFiles, list_obeyed_paths
 from nousd.runtimes.agents.spaces import OwnVariables
 from nousd.wire.codec.canonical_json import digest
 from nousd.wire.objects.runtimes import AuthFacts
@@ -81,7 +81,7 @@ class Acp:
         """
         texts = INSTRUCTIONS if start.own_tools == "off" else ()
         return HiddenFiles(
-            list_obeyed_paths(start.workdir, OF_ANY), list_obeyed_paths(start.workdir, texts)
+            list_obeyed_paths(start.workdir, PROGRAM_FILES), list_obeyed_paths(start.workdir, texts)
         )
 
     def life(

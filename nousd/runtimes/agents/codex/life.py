@@ -119,12 +119,16 @@ class CodexLife(AgentLife):
             settings = told.thread_settings(start, config_read.config.mcp_servers or ())
             if resume.kind == "native":
                 more = {"threadId": resume.agent_session_id, "excludeTurns": True}
-                begun = await self._ask("thread/resume", messages.ThreadBegun, **settings, **more)
+                response = await self._ask(
+                    "thread/resume", messages.ThreadBegun, **settings, **more
+                )
             else:
                 offered = {"dynamicTools": told.tools(start), **told.environments(start)}
-                begun = await self._ask("thread/start", messages.ThreadBegun, **settings, **offered)
-            self.agent_session_id = begun.thread.id
-            self.version, self.model = begun.thread.cli_version, begun.model
+                response = await self._ask(
+                    "thread/start", messages.ThreadBegun, **settings, **offered
+                )
+            self.agent_session_id = response.thread.id
+            self.version, self.model = response.thread.cli_version, response.model
             if resume.kind == "reconstruct":
                 await self._request("thread/inject_items", items=told.history(resume.transcript))
         except RpcError as error:
@@ -136,7 +140,7 @@ class CodexLife(AgentLife):
         self._prompt_id, self._turn_id, self._turn_known = user_text.message_id, "", trio.Event()
         self._own_calls.clear()
         try:
-            begun = await self._ask(
+            response = await self._ask(
                 "turn/start",
                 messages.TurnBegun,
                 threadId=self.agent_session_id,
@@ -149,7 +153,7 @@ class CodexLife(AgentLife):
         except msgspec.DecodeError as error:
             self.end(AgentFailed(f"it answered what nobody here understands: {error}"))
         else:
-            self._know_turn(begun.turn.id)
+            self._know_turn(response.turn.id)
 
     async def _ask_to_stop(self) -> None:
         await self._turn_known.wait()

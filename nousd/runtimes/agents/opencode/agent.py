@@ -14,7 +14,7 @@ from msgspec import UNSET
 from nousd.runtimes.agents.auth import auth_facts
 from nousd.runtimes.agents.capabilities import USUAL
 from nousd.runtimes.agents.interface import Resume, Start, Write
-from nousd.runtimes.agents.obeyed import OF_OPENCODE, HiddenFiles, list_obeyed_paths
+from nousd.runtimes.agents.obeyed import OPENCODE_FILES, HiddenFiles, list_obeyed_paths
 from nousd.runtimes.agents.opencode.life import OpencodeLife
 from nousd.runtimes.agents.opencode.told import program_settings
 from nousd.runtimes.agents.spaces import OwnVariables
@@ -110,7 +110,7 @@ class Opencode:
         """See ``Agent.list_hidden_paths``: the program imports the plugins of each folder up to the
         root, regardless of its settings and variables.
         """
-        return HiddenFiles(list_obeyed_paths(start.workdir, OF_OPENCODE))
+        return HiddenFiles(list_obeyed_paths(start.workdir, OPENCODE_FILES))
 
     def life(
         self,

@@ -214,8 +214,8 @@ class OpencodeLife(AgentLife):
             session = await self._get(messages.Session, "PATCH", path, permissions)
         else:
             # Without a title the program would ask a model for one.
-            named = {"title": SERVER, **permissions}
-            session = await self._get(messages.Session, "POST", "/session", named)
+            body = {"title": SERVER, **permissions}
+            session = await self._get(messages.Session, "POST", "/session", body)
         self.agent_session_id = session.id
         if self._resume.transcript:
             self._preamble = render_transcript(self._resume.transcript)

@@ -53,14 +53,14 @@ class _ReportedCall(msgspec.Struct):
     title: str
     offered_name: str | None
     is_settled: bool = False
-    since: float = msgspec.field(default_factory=trio.current_time)
+    started_at: float = msgspec.field(default_factory=trio.current_time)
 
     def to_observed(self, result: ToolResult) -> ObservedCall:
         """Return the call with its result."""
         # A program without a field for the name first sends the name as the title, then a description.
         label = self.title if re.fullmatch(_NAME, self.title) else ""
         return ObservedCall(
-            to_agent_call(self.report, label), result, trio.current_time() - self.since
+            to_agent_call(self.report, label), result, trio.current_time() - self.started_at
         )
 
 
