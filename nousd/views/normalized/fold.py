@@ -34,10 +34,10 @@ def fold(thread: Thread, event: Event) -> list[Payload]:
     rule = _RULES.get(type(event))
     if rule is None:
         return []
-    told = list(rule(thread, event))
-    if told and type(event) not in _SETTING_OUT:
-        told[:0] = _emit_start(thread)
-    return told
+    emitted = list(rule(thread, event))
+    if emitted and type(event) not in _SETTING_OUT:
+        emitted[:0] = _emit_start(thread)
+    return emitted
 
 
 # --- tasks and their inputs ------------------------------------------------------------------
@@ -118,14 +118,14 @@ def _on_agent_end(thread: Thread, event: events.AgentEnd) -> Payloads:
 
 
 def _on_model_input(thread: Thread, event: events.ModelInput) -> Payloads:
-    told = values.model_input(event)
+    model_input = values.model_input(event)
     if event.purpose != "summary":
         thread.model = event.model
     if thread.pending_turn is None:
-        yield told
+        yield model_input
     else:
         # The user's message may still follow: an agent program confirms it only later.
-        thread.held.append(told)
+        thread.held.append(model_input)
 
 
 def _on_message_update(_: Thread, event: events.MessageUpdate) -> Payloads:
@@ -209,14 +209,14 @@ def _on_policy_evaluated(thread: Thread, event: events.ToolCallPolicyEvaluated) 
     if call is None:
         return
     call.sources.append(event.said)
-    said = values.opinion(event.said)
-    if said is not None:
+    opinion = values.opinion(event.said)
+    if opinion is not None:
         yield payloads.ToolCallPolicyEvaluated(
             **_keys(event),
-            source=said.source,
-            result=said.result,
-            policy=said.policy,
-            rule=said.rule,
+            source=opinion.source,
+            result=opinion.result,
+            policy=opinion.policy,
+            rule=opinion.rule,
             reason=event.reason,
         )
 
@@ -352,19 +352,21 @@ def _emit_output_end(call: OpenCall) -> Payloads:
 
 
 def _build_completed(call: OpenCall, end: _End, result: str, **more: Any) -> Payload:
-    done = call.completed
-    by = UNSET if done is None else done.executed_by
+    completed = call.completed
+    by = UNSET if completed is None else completed.executed_by
     mode = UNSET if call.started is None else call.started.permission_mode
     return payloads.ToolCallCompleted(
         **_keys(call.requested),
         is_error=end.is_error,
         executed_by=values.to_executor(by),
-        execution_env=values.execution_env(UNSET if done is None else done.execution_env, by),
+        execution_env=values.execution_env(
+            UNSET if completed is None else completed.execution_env, by
+        ),
         policy_snapshot=values.snapshot("allow", call.sources, mode),
-        sandbox=UNSET if done is None else done.sandbox,
-        duration_ms=UNSET if done is None else done.duration_ms,
-        cut_off=UNSET if done is None else done.stop_reason,
-        gated=UNSET if done is None else done.gated,
+        sandbox=UNSET if completed is None else completed.sandbox,
+        duration_ms=UNSET if completed is None else completed.duration_ms,
+        cut_off=UNSET if completed is None else completed.stop_reason,
+        gated=UNSET if completed is None else completed.gated,
         result_preview=result,
         result_ref=values.artifact(end.text_ref, values.TEXT, end.text_bytes),
         output_ref=values.artifact(end.artifact_id),

@@ -58,8 +58,8 @@ def events_of(line: bytes, thread: Thread) -> list[NormalizedEvent]:
     """Return the frames of an event, at most ``FRAMES_MAX``, and update its thread."""
     logged = decode_event(line)
     event = event_in(logged)
-    told = fold(thread, event)
-    assert len(told) <= FRAMES_MAX
+    emitted = fold(thread, event)
+    assert len(emitted) <= FRAMES_MAX
     seq, trace, runtime = cursor_seq(logged.id), _trace(thread, event), _runtime(thread, event)
     return [
         NormalizedEvent(
@@ -70,7 +70,7 @@ def events_of(line: bytes, thread: Thread) -> list[NormalizedEvent]:
             runtime=runtime,
             payload=payload,
         )
-        for index, payload in enumerate(told)
+        for index, payload in enumerate(emitted)
     ]
 
 

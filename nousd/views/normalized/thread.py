@@ -63,9 +63,9 @@ class OpenCall(msgspec.Struct):
 
     def unseen(self, delta: str) -> str:
         """Return the part of a piece of output in the bracket that has not been emitted before."""
-        told = min(len(delta), self.repeats_left)
-        self.repeats_left -= told
-        return delta[told:]
+        repeated = min(len(delta), self.repeats_left)
+        self.repeats_left -= repeated
+        return delta[repeated:]
 
 
 class Thread(msgspec.Struct):

@@ -114,15 +114,15 @@ def model_input(event: events.ModelInput) -> ModelInput:
 
 def usage(event: events.UsageReported) -> UsageReported:
     """Return the usage of a model call."""
-    told = event.usage
+    counts = event.usage
     tokens = {}
-    if told is not UNSET:
+    if counts is not UNSET:
         tokens = {
-            "input_tokens": told.input,
-            "cached_input_tokens": told.cache_read,
-            "output_tokens": told.output,
-            "reasoning_tokens": told.reasoning,
-            "total_tokens": told.total,
+            "input_tokens": counts.input,
+            "cached_input_tokens": counts.cache_read,
+            "output_tokens": counts.output,
+            "reasoning_tokens": counts.reasoning,
+            "total_tokens": counts.total,
         }
     return UsageReported(
         **tokens,
@@ -143,12 +143,15 @@ def decider(source: str) -> Decider:
     return source if source in ("runtime", "user") else "nousd"  # type: ignore[return-value]
 
 
-def opinion(said: policy.PolicySource) -> PolicyOpinion | None:
+def opinion(source: policy.PolicySource) -> PolicyOpinion | None:
     """Return the opinion of a policy; None if it abstained."""
-    if said.decision == "abstain":
+    if source.decision == "abstain":
         return None
     return PolicyOpinion(
-        source=decider(said.source), result=said.decision, policy=said.source, rule=said.rule
+        source=decider(source.source),
+        result=source.decision,
+        policy=source.source,
+        rule=source.rule,
     )
 
 
@@ -158,7 +161,7 @@ def snapshot(
     mode: PermissionMode | UnsetType = UNSET,
 ) -> PolicySnapshot:
     """Return a decision with the opinions that led to it."""
-    opinions = [told for said in sources if (told := opinion(said)) is not None]
+    opinions = [rendered for source in sources if (rendered := opinion(source)) is not None]
     return PolicySnapshot(decision=decision, sources=tuple(opinions), permission_mode=mode)
 
 
@@ -233,8 +236,10 @@ def task_end(end: events.AgentEnd, error: events.Error | None) -> Payload:
         if word is not UNSET and word in _CODES:
             code = _CODES[word]
             break
-    said = "" if error is None else error.message
-    message = without_category(category or None, end.error or said or _MESSAGES[end.status])
+    error_message = "" if error is None else error.message
+    message = without_category(
+        category or None, end.error or error_message or _MESSAGES[end.status]
+    )
     hint = UNSET if error is None else error.hint
     return TaskFailed(
         code=code,

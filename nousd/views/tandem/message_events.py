@@ -47,8 +47,8 @@ def _text_part(logged: LoggedEvent, event: _MessageEvent, text: str, **more: Any
         "type": "text",
         "text": text,
     }
-    where = {"sessionID": event.session_id, "runID": event.run_id}
-    return "message.part.updated", {**where, **more, "part": part}
+    ids = {"sessionID": event.session_id, "runID": event.run_id}
+    return "message.part.updated", {**ids, **more, "part": part}
 
 
 # --- tools -----------------------------------------------------------------------------------
@@ -95,17 +95,17 @@ def _render_decision(
     logged: LoggedEvent, event: events.ToolCallApproved | events.ToolCallDenied
 ) -> Iterator[FrameBody]:
     """Render the decision on an approval request; a call decided without a request has no frame."""
-    where: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
+    ids: dict[str, Any] = {"sessionID": event.session_id, "requestID": request_id(event)}
     if event.by == "timeout":
         message_id = call_ref(event).message_id
-        told = {**where, "messageID": message_id, "tool": event.tool_name}
-        yield "permission.wait.timeout", told
+        body = {**ids, "messageID": message_id, "tool": event.tool_name}
+        yield "permission.wait.timeout", body
     elif event.by == "user":
         rule = find_decided_rule(event)
         yield (
             "permission.replied",
             {
-                **where,
+                **ids,
                 "reply": user_reply(event),
                 "decidedAtMs": milliseconds(logged.ts),
                 "decidedBy": "user",
@@ -126,8 +126,8 @@ def _tool_part(event: ToolCallEvent | ToolExecutionEvent, **more: Any) -> FrameB
         "tool": event.tool_name,
         **more,
     }
-    where = {"sessionID": event.session_id, **run_of(event)}
-    return "message.part.updated", {**where, "part": part}
+    ids = {"sessionID": event.session_id, **run_of(event)}
+    return "message.part.updated", {**ids, "part": part}
 
 
 # --- questions -------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ def _render_question_rejected(
 def _build_question_reply(
     event: events.QuestionAnswered | events.QuestionRejected, **reply: Any
 ) -> FrameBody:
-    where = {"id": event.question_id, "sessionID": event.session_id}
-    return "question.replied", {**where, **reply}
+    ids = {"id": event.question_id, "sessionID": event.session_id}
+    return "question.replied", {**ids, **reply}
 
 
 RENDERERS: Final[Renderers] = {

@@ -62,11 +62,11 @@ def render_messages(
     Args:
         failures: run id -> its failure.
     """
-    told = [entry for entry in entries if isinstance(entry, MessageEntry)]
-    results = {or_none(entry.tool_call_id): entry for entry in told if entry.role == "tool"}
-    last_of_run = {entry.run_id: entry.id for entry in told if entry.run_id}
+    shown = [entry for entry in entries if isinstance(entry, MessageEntry)]
+    results = {or_none(entry.tool_call_id): entry for entry in shown if entry.role == "tool"}
+    last_of_run = {entry.run_id: entry.id for entry in shown if entry.run_id}
     messages: list[Message] = []
-    for entry in told:
+    for entry in shown:
         if entry.role != "tool":
             messages.append(_render_message(session_id, entry, results))
         failure = (failures or {}).get(entry.run_id)
@@ -75,9 +75,9 @@ def render_messages(
     return messages
 
 
-def last_answer_text(told: Sequence[Message]) -> str:
+def last_answer_text(messages: Sequence[Message]) -> str:
     """Return the text of the last answer; "" if there is none."""
-    for message in reversed(told):
+    for message in reversed(messages):
         if message.info.role == "assistant":
             return "\n".join(part.text or "" for part in message.parts if part.type == "text")
     return ""

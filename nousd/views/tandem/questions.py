@@ -57,15 +57,15 @@ class AskedQuestion(Body, frozen=True, kw_only=True):
     choices: list[str]
 
 
-def render_question_request(asked: QuestionAsked) -> AskedQuestion:
+def render_question_request(event: QuestionAsked) -> AskedQuestion:
     """Return the pending questions of a call."""
-    first = asked.questions[0]
+    first = event.questions[0]
     return AskedQuestion(
-        id=asked.question_id,
-        session_id=asked.session_id,
-        expires_at_ms=milliseconds(asked.expires_at),
-        questions=[render_question(item) for item in asked.questions],
-        tool=call_ref(asked),
+        id=event.question_id,
+        session_id=event.session_id,
+        expires_at_ms=milliseconds(event.expires_at),
+        questions=[render_question(item) for item in event.questions],
+        tool=call_ref(event),
         text=first.question,
         choices=[option.label for option in first.options],
     )
@@ -76,37 +76,42 @@ def call_ref(event: ToolCallEvent) -> CallRef:
     return CallRef(event.tool_call_id, event.tool_call_id.rpartition(".")[0])
 
 
-def render_question(asked: UserQuestion) -> Question:
+def render_question(question: UserQuestion) -> Question:
     """Return one question."""
     return Question(
-        header="" if asked.header is UNSET else asked.header,
-        question=asked.question,
+        header="" if question.header is UNSET else question.header,
+        question=question.question,
         options=[
             Option(option.label, "" if option.description is UNSET else option.description)
-            for option in asked.options
+            for option in question.options
         ],
-        multiple=asked.multiple,
+        multiple=question.multiple,
         custom=True,
     )
 
 
 def join_answer(answer: QuestionAnswer) -> str:
     """Return an answer as a single text."""
-    own = () if answer.text is UNSET else (answer.text,)
-    return _SEPARATOR.join((*answer.chosen, *own))
+    free_text = () if answer.text is UNSET else (answer.text,)
+    return _SEPARATOR.join((*answer.chosen, *free_text))
 
 
-def parse_answer(asked: UserQuestion, given: str | Iterable[str]) -> QuestionAnswer:
+def parse_answer(question: UserQuestion, answer: str | Iterable[str]) -> QuestionAnswer:
     """Parse a client's answer to a question: labels of options are choices, anything else is free text.
 
     A question with several choices also accepts them in a single text, in the form of ``join_answer``.
     """
-    labels = {option.label for option in asked.options}
-    words = [given] if isinstance(given, str) else list(given)
-    if asked.multiple and isinstance(given, str) and labels.issuperset(given.split(_SEPARATOR)):
-        words = given.split(_SEPARATOR)
-    said = [word.strip() if word.strip() in labels else word for word in words]
-    own = _SEPARATOR.join(word for word in said if word not in labels)
+    labels = {option.label for option in question.options}
+    words = [answer] if isinstance(answer, str) else list(answer)
+    if (
+        question.multiple
+        and isinstance(answer, str)
+        and labels.issuperset(answer.split(_SEPARATOR))
+    ):
+        words = answer.split(_SEPARATOR)
+    parts = [word.strip() if word.strip() in labels else word for word in words]
+    free_text = _SEPARATOR.join(word for word in parts if word not in labels)
     return QuestionAnswer(
-        chosen=tuple(dict.fromkeys(word for word in said if word in labels)), text=own or UNSET
+        chosen=tuple(dict.fromkeys(word for word in parts if word in labels)),
+        text=free_text or UNSET,
     )

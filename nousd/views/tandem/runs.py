@@ -49,13 +49,13 @@ _CHANNELS: Final = {
 
 def to_run_frame(frame: Frame) -> Frame:
     """Return a frame for a stream of one run, where every frame has its session, run and channel."""
-    given = frame.properties
+    properties = frame.properties
     envelope = frame.envelope
-    where: dict[str, Any] = {}
+    ids: dict[str, Any] = {}
     if not isinstance(envelope, UnsetType):
-        where = {"sessionID": envelope.session_id, "runID": envelope.run_id}
-    told = {"tenantContext": TENANT, "agentID": None, "channel": _channel(frame)}
-    return Frame(frame.type, {**where, **told, **given}, envelope)
+        ids = {"sessionID": envelope.session_id, "runID": envelope.run_id}
+    defaults = {"tenantContext": TENANT, "agentID": None, "channel": _channel(frame)}
+    return Frame(frame.type, {**ids, **defaults, **properties}, envelope)
 
 
 def _channel(frame: Frame) -> str:

@@ -79,8 +79,8 @@ def _render_session_restored(
 def _render_delete_deferred(
     _logged: LoggedEvent, event: events.SessionDeleteDeferred
 ) -> Iterator[FrameBody]:
-    where = {"sessionID": event.session_id, "runID": event.run_id}
-    yield "session.delete.deferred", {**where, "reason": DEFERRED, "tenantContext": TENANT}
+    ids = {"sessionID": event.session_id, "runID": event.run_id}
+    yield "session.delete.deferred", {**ids, "reason": DEFERRED, "tenantContext": TENANT}
 
 
 def _render_session_attached(_logged: LoggedEvent, event: SessionAttached) -> Iterator[FrameBody]:
@@ -100,12 +100,12 @@ def _render_session_attached(_logged: LoggedEvent, event: SessionAttached) -> It
 def _render_override_granted(
     _logged: LoggedEvent, event: WorkspaceOverrideGranted
 ) -> Iterator[FrameBody]:
-    where = {"sessionID": event.session_id}
+    ids = {"sessionID": event.session_id}
     expires = milliseconds(event.expires_at)
     yield (
         "workspace.override.activated",
         {
-            **where,
+            **ids,
             "requestedTtlSeconds": event.ttl_seconds,
             "cappedTtlSeconds": event.ttl_seconds,
             "expiresAt": expires,
@@ -113,7 +113,7 @@ def _render_override_granted(
     )
     yield (
         "session.workspace_override.granted",
-        {**where, "ttlSeconds": event.ttl_seconds, "expiresAtMs": expires},
+        {**ids, "ttlSeconds": event.ttl_seconds, "expiresAtMs": expires},
     )
 
 
@@ -150,18 +150,18 @@ def _render_agent_start(logged: LoggedEvent, event: events.AgentStart) -> Iterat
 
 def _render_agent_end(logged: LoggedEvent, event: events.AgentEnd) -> Iterator[FrameBody]:
     ended = _RUN_ENDS[event.status]
-    where = {"sessionID": event.session_id}
+    ids = {"sessionID": event.session_id}
     error = run_error(event.status, event.error, event.category)
     category = failure_category(event.category) if event.status == "error" else ended.category
     failed = {} if error is None else {"error": error}
-    yield "session.updated", {**where, "status": ended.shown}
+    yield "session.updated", {**ids, "status": ended.shown}
     # The frame that ends the run comes last: clients that stop reading there must already know that the
     # session is idle.
-    yield "session.status", {**where, "status": ended.shown, **failed}
+    yield "session.status", {**ids, "status": ended.shown, **failed}
     yield (
         "session.run.finished",
         {
-            **where,
+            **ids,
             "runID": event.run_id,
             "finishedAtMs": milliseconds(logged.ts),
             "status": ended.status,

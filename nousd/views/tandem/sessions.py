@@ -97,10 +97,10 @@ class ChangedSession(Session, frozen=True, kw_only=True):
 
 def render_changed_session(record: SessionRecord) -> ChangedSession:
     """Return a session for the reply to a change."""
-    told = msgspec.structs.asdict(render_session(record))
+    fields = msgspec.structs.asdict(render_session(record))
     # The key of each added field is the Python name of the session's field with the same value.
-    added = msgspec.structs.fields(ChangedSession)[len(told) :]
-    return ChangedSession(**told, **{field.name: told[field.encode_name] for field in added})
+    added = msgspec.structs.fields(ChangedSession)[len(fields) :]
+    return ChangedSession(**fields, **{field.name: fields[field.encode_name] for field in added})
 
 
 def render_session(

@@ -42,25 +42,30 @@ _OF_SERVER: Final = "mcp."
 
 def tools_of(name: str) -> tuple[str, ...]:
     """Return nousd's names for a name in the contract; ``*`` matches any characters."""
-    theirs = _canonical(name)
-    if theirs.startswith(_OF_SERVER):
+    canonical = _canonical(name)
+    if canonical.startswith(_OF_SERVER):
         return ("__".join(name.strip().split(".", 2)),)
-    if ANY not in theirs:
-        return _OURS.get(theirs, (name,))
-    meant = [
-        ours for tool, several in _OURS.items() if fnmatchcase(tool, theirs) for ours in several
+    if ANY not in canonical:
+        return _OURS.get(canonical, (name,))
+    equivalents = [
+        ours
+        for tool, own_names in _OURS.items()
+        if fnmatchcase(tool, canonical)
+        for ours in own_names
     ]
     # Names of nousd that the pattern itself matches would be redundant.
-    return tuple(dict.fromkeys((name, *(ours for ours in meant if not fnmatchcase(ours, name)))))
+    return tuple(
+        dict.fromkeys((name, *(ours for ours in equivalents if not fnmatchcase(ours, name))))
+    )
 
 
 def list_ruled_tools(name: str) -> tuple[str, ...]:
     """Return the tools that a rule covers: those of ``tools_of`` for the name as given, and for its
     spelling in the engine. Without the latter, a rule about ``Bash`` would match no tool.
     """
-    theirs = _canonical(name)
-    spelled = (name,) if theirs.startswith(_OF_SERVER) else (name, theirs)
-    return tuple(dict.fromkeys(ours for each in spelled for ours in tools_of(each)))
+    canonical = _canonical(name)
+    spellings = (name,) if canonical.startswith(_OF_SERVER) else (name, canonical)
+    return tuple(dict.fromkeys(ours for each in spellings for ours in tools_of(each)))
 
 
 def is_same_tool(one: str, other: str) -> bool:
@@ -68,15 +73,17 @@ def is_same_tool(one: str, other: str) -> bool:
     return _canonical(one) == _canonical(other)
 
 
-def list_allowed_tools(names: Iterable[str], there: Iterable[str] = ()) -> tuple[str, ...]:
+def list_allowed_tools(names: Iterable[str], registered: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the tools that a list of names allows.
 
     Args:
-        there: the registered tools, among which names with ``*`` are resolved.
+        registered: the registered tools, among which names with ``*`` are resolved.
     """
     found: dict[str, None] = {}
     for tool in (tool for name in names for tool in tools_of(name)):
-        matching = [each for each in there if fnmatchcase(each, tool)] if ANY in tool else [tool]
+        matching = (
+            [each for each in registered if fnmatchcase(each, tool)] if ANY in tool else [tool]
+        )
         found.update(dict.fromkeys(matching))
     return tuple(found)
 
