@@ -96,7 +96,7 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
         inputs_known: whether the log contains the models' inputs in addition to the transcript.
     """
     recorded = offload_texts(run.events, run.version)
-    told = drop_unlogged_category(
+    replayed = drop_unlogged_category(
         recorded, (event for event in played if can_be_logged(event, run.version))
     )
     left_out = dict(list_unlogged_keys(run.version))
@@ -104,17 +104,19 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
     if not inputs_known and not notes:
         left_out = {"model_input": _OF_THE_REST}
         notes = ("not compared: what follows from the system prompt, which is gone",)
-    one, two = (
+    recorded_lines, replayed_lines = (
         [
             _drop_keys(line, left_out.get(line["type"], frozenset()))
             for line in normalise_events(events)
         ]
-        for events in (recorded, told)
+        for events in (recorded, replayed)
     )
-    for at, (line, other) in enumerate(zip(one, two, strict=False)):
+    for at, (line, other) in enumerate(zip(recorded_lines, replayed_lines, strict=False)):
         if line["type"] == other["type"]:
-            two[at] = _drop_keys(other, find_missing_keys(line))
-    return Comparison(len(one), tuple(_difference(one, two)), notes)
+            replayed_lines[at] = _drop_keys(other, find_missing_keys(line))
+    return Comparison(
+        len(recorded_lines), tuple(_difference(recorded_lines, replayed_lines)), notes
+    )
 
 
 _OF_THE_REST: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_estimated"})
@@ -216,11 +218,13 @@ def _difference(recorded: Sequence[Line], played: Sequence[Line]) -> Iterator[st
     )
     begin = max(0, first - CONTEXT_LINES)
     yield f"the first difference is in event {first + 1} of {len(recorded)}"
-    one, two = (
+    recorded_lines, played_lines = (
         [text for line in lines[begin : first + CONTEXT_LINES + 1] for text in _format_line(line)]
         for lines in (recorded, played)
     )
-    lines = difflib.unified_diff(one, two, "recorded", "played", n=CONTEXT_LINES, lineterm="")
+    lines = difflib.unified_diff(
+        recorded_lines, played_lines, "recorded", "played", n=CONTEXT_LINES, lineterm=""
+    )
     for count, text in enumerate(lines):
         if count == DIFF_LINES_MAX:
             yield "..."

@@ -63,7 +63,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 def make_broken(error: events.Error, run: RecordedRun) -> Broken:
     """Return the failure for an error event, with the bytes that were received."""
-    return Broken(error, run.wholes[error.raw_ref] if error.raw_ref else b"")
+    return Broken(error, run.artifact_data[error.raw_ref] if error.raw_ref else b"")
 
 
 class ExternalStimuli(msgspec.Struct, frozen=True):
@@ -71,13 +71,13 @@ class ExternalStimuli(msgspec.Struct, frozen=True):
 
     Args:
         start: the events that began the run.
-        behind: the stimuli to enter as soon as that many events exist.
+        after: the stimuli to enter as soon as that many events exist.
         before: the stimuli to enter just before the next event.
         ending: the position and the cause of an early end; None for a normal end.
     """
 
     start: tuple[Event, ...]
-    behind: Mapping[int, Sequence[Event]]
+    after: Mapping[int, Sequence[Event]]
     before: Mapping[int, Sequence[Event]]
     ending: tuple[int, Stopped | Broken] | None
 
@@ -85,18 +85,18 @@ class ExternalStimuli(msgspec.Struct, frozen=True):
     def places(self) -> frozenset[int]:
         """Every position with a stimulus."""
         end = () if self.ending is None else (self.ending[0],)
-        return frozenset((*self.behind, *self.before, *end))
+        return frozenset((*self.after, *self.before, *end))
 
 
-def cues_of(run: RecordedRun) -> ExternalStimuli:
+def find_external_stimuli(run: RecordedRun) -> ExternalStimuli:
     """Return the external stimuli of a run."""
     begun = next(
         index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
     )
     start, rest = run.events[: begun + 1], run.events[begun + 1 :]
     options = _options_of(start[-1])
-    own = [event for event in rest if not is_outside(event)]
-    behind: dict[int, list[Event]] = defaultdict(list)
+    own_events = [event for event in rest if not is_outside(event)]
+    after: dict[int, list[Event]] = defaultdict(list)
     before: dict[int, list[Event]] = defaultdict(list)
     tracker = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
@@ -104,14 +104,14 @@ def cues_of(run: RecordedRun) -> ExternalStimuli:
     place = 0
     for event in rest:
         if is_outside(event):
-            next_ = own[place:]
+            next_ = own_events[place:]
             is_late = place in before or _is_overlooked(event, run.run_id, options, tracker, next_)
-            (before if is_late else behind)[place].append(event)
+            (before if is_late else after)[place].append(event)
         else:
             place += 1
         if run_of(event) is not None:
             tracker.note(event)
-    return ExternalStimuli(start, behind, before, _ending(run, start, own))
+    return ExternalStimuli(start, after, before, _ending(run, start, own_events))
 
 
 def _options_of(start: Event) -> RunOptions:
@@ -145,17 +145,22 @@ def _is_asked_without(
     changed: events.SessionUpdated, options: RunOptions, next_: Sequence[Event]
 ) -> bool:
     """Return whether the next model call uses settings from before the change."""
-    told = next(event for event in next_ if not isinstance(event, events.Status))
-    if not isinstance(told, events.ModelInput):
+    model_input = next(event for event in next_ if not isinstance(event, events.Status))
+    if not isinstance(model_input, events.ModelInput):
         return False
-    if changed.model not in (UNSET, told.model) or changed.thinking not in (UNSET, told.thinking):
+    if changed.model not in (UNSET, model_input.model) or changed.thinking not in (
+        UNSET,
+        model_input.thinking,
+    ):
         return True
-    if changed.sampling is not UNSET and told.sampling != _in_run(changed.sampling, options):
+    if changed.sampling is not UNSET and model_input.sampling != _in_run(changed.sampling, options):
         return True
     # A tool that is offered without being named is an extension's if all later calls offer it too.
-    named = changed.active_tools or told.tools
-    unnamed = set(told.tools) - set(named)
-    return any(not unnamed <= set(after.tools) for after in find_answer_inputs(next_))
+    named = changed.active_tools or model_input.tools
+    unnamed_tools = set(model_input.tools) - set(named)
+    return any(
+        not unnamed_tools <= set(answer_input.tools) for answer_input in find_answer_inputs(next_)
+    )
 
 
 def _in_run(sampling: Sampling | None, options: RunOptions) -> Sampling | UnsetType:
@@ -181,22 +186,22 @@ def _is_skipped(next_: Sequence[Event]) -> bool:
 
 
 def _ending(
-    run: RecordedRun, start: Sequence[Event], own: Sequence[Event]
+    run: RecordedRun, start: Sequence[Event], own_events: Sequence[Event]
 ) -> tuple[int, Stopped | Broken] | None:
-    end = own[-1]
+    end = own_events[-1]
     assert isinstance(end, events.AgentEnd)
     if end.status == "completed":
         return None
     if end.status == "error":
-        return _failure(run, own)
+        return _failure(run, own_events)
     tracker = LifecycleTracker(run.session_id, run.run_id, LOGGED)
     for event in start:
         tracker.note(event)
-    for place, event in enumerate(own):
+    for place, event in enumerate(own_events):
         is_remark = isinstance(event, events.Warning) and event.code in _STOPS
-        if _closes(tracker, end.status, own[place + is_remark :]):
+        if _closes(tracker, end.status, own_events[place + is_remark :]):
             killed = end.status == "interrupted" and not is_remark
-            return _cause_of(own, place), Stopped(end.status, killed)
+            return _cause_of(own_events, place), Stopped(end.status, killed)
         tracker.note(event)
     raise AssertionError("a run that has an end was not closed")
 
@@ -208,9 +213,9 @@ _AT_HOME: Final = frozenset({"answer_too_long", "tool_loop_limit_exceeded"})
 """The failures that a replay reproduces by itself, in addition to those of a model in its answer."""
 
 
-def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | None:
+def _failure(run: RecordedRun, own_events: Sequence[Event]) -> tuple[int, Broken] | None:
     is_answering = False
-    for place, event in enumerate(own):
+    for place, event in enumerate(own_events):
         match event:
             case events.MessageStart():
                 is_answering = event.role == "assistant"
@@ -222,27 +227,27 @@ def _failure(run: RecordedRun, own: Sequence[Event]) -> tuple[int, Broken] | Non
                 # settings of a provider that cannot be used.
                 known = _AT_HOME if not is_answering else _AT_HOME | MODEL_FAILURES
                 if event.code not in known:
-                    return _cause_of(own, place), make_broken(event, run)
+                    return _cause_of(own_events, place), make_broken(event, run)
     return None
 
 
-def _cause_of(own: Sequence[Event], place: int) -> int:
+def _cause_of(own_events: Sequence[Event], place: int) -> int:
     """Return the position of a run's early end, before the usage of a broken call: it is reported
     because the call broke.
     """
-    is_bill = place > 0 and isinstance(own[place - 1], events.UsageReported)
+    is_bill = place > 0 and isinstance(own_events[place - 1], events.UsageReported)
     return place - is_bill
 
 
 def _closes(tracker: LifecycleTracker, status: EndStatus, rest: Sequence[Event]) -> bool:
     """Return whether the rest of a run consists only of the closing events for this position."""
-    owed = closing_events(tracker, status, leaf_id=None, now="")
+    closing_steps = closing_events(tracker, status, leaf_id=None, now="")
     reason = STOP_REASONS[status]
     closing = [event for event in rest if not _is_of_message(event)]
-    told = [event for event in closing if not isinstance(event, _NOT_IN_VERSION_1)]
-    wanted = [event for event in owed if not isinstance(event, _NOT_IN_VERSION_1)]
-    return [type(event) for event in told] == [type(event) for event in wanted] and all(
-        _is_owed(event, reason) for event in rest
+    actual = [event for event in closing if not isinstance(event, _NOT_IN_VERSION_1)]
+    expected = [event for event in closing_steps if not isinstance(event, _NOT_IN_VERSION_1)]
+    return [type(event) for event in actual] == [type(event) for event in expected] and all(
+        _is_closing(event, reason) for event in rest
     )
 
 
@@ -256,7 +261,7 @@ def _is_of_message(event: Event) -> bool:
 _NOT_IN_VERSION_1: Final = (events.ToolCallCompleted, events.ToolCallDenied)
 
 
-def _is_owed(event: Event, reason: str) -> bool:
+def _is_closing(event: Event, reason: str) -> bool:
     """Return whether an event closes a stopped run instead of being part of the loop."""
     match event:
         case events.MessageEnd() | events.ToolCallCompleted():

@@ -215,7 +215,7 @@ def _tool_error(code: str, text: str) -> ToolError:
 
 
 def tools_of(
-    run: RecordedRun, script: Script, given: RecordedContext, driver: ReplayDriver
+    run: RecordedRun, script: Script, context: RecordedContext, driver: ReplayDriver
 ) -> tuple[RecordedTool, ...]:
     """Return the run's tools in order, as far as its events show them."""
     offered = [event.tools for event in run.events if isinstance(event, events.ModelInput)]
@@ -225,7 +225,7 @@ def tools_of(
     )
     return tuple(
         RecordedTool(
-            given.tools.get(name, ToolSpec(name, "", {"type": "object"})),
+            context.tools.get(name, ToolSpec(name, "", {"type": "object"})),
             "extension" if name in extras else "builtin",
             script.calls.get(name, ()),
             driver,
@@ -252,8 +252,8 @@ def _merge_orders(lists: Iterable[Iterable[str]]) -> list[str]:
     for names in map(list, lists):
         for name in names:
             order.add(name)
-        for one, next_ in pairwise(names):
-            order.add(next_, one)
+        for name_before, next_ in pairwise(names):
+            order.add(next_, name_before)
     return list(order.static_order())
 
 
@@ -261,16 +261,16 @@ def _extras(run: RecordedRun) -> set[str]:
     """Return the tools that were offered although the session did not name them: those of extensions,
     which are always offered.
     """
-    own, shared = run.before.active_tools, run.shared.active_tools
+    own_tools, shared_tools = run.before.active_tools, run.shared.active_tools
     extras: set[str] = set()
-    offered = [set(told.tools) for told in find_answer_inputs(run.events)]
+    offered = [set(event.tools) for event in find_answer_inputs(run.events)]
     for event in run.events:
-        active = shared if own is None else own
+        active = shared_tools if own_tools is None else own_tools
         match event:
             case events.SessionUpdated(session_id="", active_tools=tuple(names)):
-                shared = names
+                shared_tools = names
             case events.SessionUpdated(active_tools=tuple() | None as changed):
-                own = changed
+                own_tools = changed
             case events.ModelInput(tools=names) if active is not None:
                 extras |= set(names) - set(active)
             case events.ToolCallStarted(tool_name=name) if active is not None:

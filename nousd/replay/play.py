@@ -36,7 +36,7 @@ from nousd.machine.session.settings import LASTING, SHARED
 from nousd.machine.session.state import request_of
 from nousd.providers.interface import Provider
 from nousd.providers.models.catalog import ModelFacts, Models
-from nousd.replay.external_stimuli import Broken, ExternalStimuli, cues_of
+from nousd.replay.external_stimuli import Broken, ExternalStimuli, find_external_stimuli
 from nousd.replay.parts import RecordedModel, RecordedProject, ToolsAtCall, tools_of
 from nousd.replay.recorded import NEXT_STEP, RecordedRun, is_outside
 from nousd.replay.recorded_agent import RecordedAgent
@@ -97,8 +97,8 @@ async def play(
         async with open_services(stage.deps(store, models)) as services:
             refusal = await stage.perform(services)
         if refusal is not None:
-            what = f"the session is not what it was before the run: {refusal}"
-            raise NotReplayable(f"{what}{NEXT_STEP}")
+            reason = f"the session is not what it was before the run: {refusal}"
+            raise NotReplayable(f"{reason}{NEXT_STEP}")
         return await _read_played_events(store, run.session_id, head)
     finally:
         with trio.CancelScope(shield=True):
@@ -111,19 +111,19 @@ class _Stage:
         self._run = run
         self._provider_of = provider_of
         self._tuning = tuning
-        self._stimuli = cues_of(run)
+        self._stimuli = find_external_stimuli(run)
         self._script = NO_SCRIPT if run.is_of_agent else script_of(run)
-        self._given = context_of(run)
+        self._context = context_of(run)
         begun = len(self._stimuli.start)
-        own = [event for event in run.events[begun:] if not is_outside(event)]
+        own_events = [event for event in run.events[begun:] if not is_outside(event)]
         self._permissions = RecordedPermissions(run)
         self.driver = ReplayDriver(
             self._stimuli,
-            own,
+            own_events,
             run.version,
             self._permissions,
             attempts=earlier_attempts(run),
-            offers=self._given.offers,
+            offers=self._context.offers,
         )
         self._clock = _Clock(self.driver)
         _require_playable(self._stimuli)
@@ -136,9 +136,9 @@ class _Stage:
         await log.submit(encoded, artifacts=artifacts).wait_committed()
 
     def deps(self, store: Store, models: Models) -> DaemonDeps:
-        given, tuning = self._given, self._tuning
-        system = given.system
-        if not given.is_known:
+        context, tuning = self._context, self._tuning
+        system = context.system
+        if not context.is_known:
             system = build_placeholder_prompt(
                 self._run, compact_at=tuning.compact_at, keep_recent=tuning.keep_recent_tokens
             )
@@ -146,11 +146,11 @@ class _Stage:
             store=store,
             clock=self._clock,
             models=models,
-            tools=tools_of(self._run, self._script, given, self.driver),
+            tools=tools_of(self._run, self._script, context, self.driver),
             workspaces=self._workspaces(),
             native=NativeSettings(
                 system=system,
-                system_path=given.system_path,
+                system_path=context.system_path,
                 model_calls_max=_number(self._run, _LIMIT) or _CALLS_MAX,
                 # Answers that were too long end where the recording ends.
                 answer_bytes_max=sys.maxsize,
@@ -187,7 +187,7 @@ class _Stage:
         )
 
     async def _instructions(self) -> Sequence[SourceText]:
-        return self._given.instructions
+        return self._context.instructions
 
     def models(self) -> Models:
         """Return every provider that the run called; they share one script."""
@@ -279,9 +279,11 @@ def _build_session_events(run: RecordedRun) -> Iterator[Event]:
         **{name: value for name in names if (value := getattr(state, name)) is not None},
     )
     for session_id, settings in (("", run.shared), (state.session_id, state)):
-        said = {name: value for name in SHARED if (value := getattr(settings, name)) is not None}
-        if said:
-            yield events.SessionUpdated(session_id=session_id, **said)
+        settings_set = {
+            name: value for name in SHARED if (value := getattr(settings, name)) is not None
+        }
+        if settings_set:
+            yield events.SessionUpdated(session_id=session_id, **settings_set)
     for entry in run.path:
         yield events.EntryAppended(session_id=state.session_id, entry=entry)
     if state.queue or state.queue_revision:
@@ -339,8 +341,8 @@ def _find_refused_types(run: RecordedRun) -> frozenset[str]:
     for event in run.events:
         if isinstance(event, events.EntryAppended):
             entries[event.entry.id] = event.entry
-    for told in find_answer_inputs(run.events):
-        for omitted in () if told.omitted is UNSET else told.omitted:
+    for event in find_answer_inputs(run.events):
+        for omitted in () if event.omitted is UNSET else event.omitted:
             entry = entries.get(omitted.entry_id)
             if omitted.reason == "attachment" and isinstance(entry, MessageEntry):
                 files = () if entry.attachments is UNSET else entry.attachments

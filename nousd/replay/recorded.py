@@ -78,7 +78,7 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
         return self.start.runtime != _NATIVE
 
     @property
-    def wholes(self) -> dict[str, bytes]:
+    def artifact_data(self) -> dict[str, bytes]:
         """Artifact id -> bytes."""
         return {artifact.id: artifact.data for artifact in self.artifacts.values()}
 
@@ -179,54 +179,54 @@ def read_run(log: RunLog, run_id: str) -> RecordedRun:
     if span is None:
         raise NotReplayable(f"the log has no run {run_id}")
     session_id = span.session_id
-    told = log.events(session_id, span.first, span.last)
-    own = tuple(event for event in told if _is_replayed(event))
-    _require_whole(run_id, own)
+    logged_events = log.events(session_id, span.first, span.last)
+    own_events = tuple(event for event in logged_events if _is_replayed(event))
+    _require_whole(run_id, own_events)
     before, shared = SessionState(session_id=session_id), SharedSettings()
     for event in log.events(session_id, 0, span.first - 1, _STATE_TYPES):
         before = machine.apply(before, event, "")
         if changed := _find_shared_changes(event):
             shared = msgspec.structs.replace(shared, **changed)
     path = _path(log, session_id, before.leaf_id)
-    needed = frozenset(_find_needed_artifacts(path, before.queue, own))
+    needed = frozenset(_find_needed_artifacts(path, before.queue, own_events))
     return RecordedRun(
         run_id=run_id,
         version=span.version,
         before=before,
         shared=shared,
         path=path,
-        events=own,
-        artifacts=_artifacts(log, needed, _rests(own)),
+        events=own_events,
+        artifacts=_artifacts(log, needed, _rests(own_events)),
     )
 
 
-def _require_whole(run_id: str, own: Sequence[Event]) -> None:
-    start = next((event for event in own if isinstance(event, events.AgentStart)), None)
+def _require_whole(run_id: str, own_events: Sequence[Event]) -> None:
+    start = next((event for event in own_events if isinstance(event, events.AgentStart)), None)
     if start is None:
         raise NotReplayable(f"the beginning of run {run_id} is not in the log{NEXT_STEP}")
-    if not any(isinstance(event, events.AgentEnd) for event in own):
+    if not any(isinstance(event, events.AgentEnd) for event in own_events):
         raise NotReplayable(
             f"run {run_id} has no end: it is going on, or the next start of the daemon closes it"
         )
-    _require_connected(run_id, own)
+    _require_connected(run_id, own_events)
 
 
-def _require_connected(run_id: str, own: Sequence[Event]) -> None:
-    tracker = LifecycleTracker(own[0].session_id, run_id, LOGGED)
-    for event in own:
+def _require_connected(run_id: str, own_events: Sequence[Event]) -> None:
+    tracker = LifecycleTracker(own_events[0].session_id, run_id, LOGGED)
+    for event in own_events:
         if run_of(event) != run_id:
             continue
         phase = tracker.phase
         try:
             tracker.note(event)
         except AssertionError:
-            what = f"{EVENT_TYPES[type(event)]} cannot stand in {phase.value}"
-            raise make_damage_error(run_id, f"an event is missing or changed: {what}") from None
+            problem = f"{EVENT_TYPES[type(event)]} cannot stand in {phase.value}"
+            raise make_damage_error(run_id, f"an event is missing or changed: {problem}") from None
 
 
-def make_damage_error(run_id: str, what: str) -> NotReplayable:
+def make_damage_error(run_id: str, problem: str) -> NotReplayable:
     """Return the error for a run whose events are missing or changed in the log."""
-    return NotReplayable(f"run {run_id} is not whole: {what}{NEXT_STEP}")
+    return NotReplayable(f"run {run_id} is not whole: {problem}{NEXT_STEP}")
 
 
 def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...]:
@@ -234,8 +234,8 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
     while leaf_id is not None:
         entry = log.entry(session_id, leaf_id)
         if entry is None:
-            what = f"the entry {leaf_id}, which the run goes on from, is gone"
-            raise NotReplayable(f"{what}{NEXT_STEP}")
+            problem = f"the entry {leaf_id}, which the run goes on from, is gone"
+            raise NotReplayable(f"{problem}{NEXT_STEP}")
         newest_first.append(entry)
         leaf_id = parent_of(entry)
     return tuple(reversed(newest_first))
@@ -245,11 +245,11 @@ def _path(log: RunLog, session_id: str, leaf_id: str | None) -> tuple[Entry, ...
 
 
 def _find_needed_artifacts(
-    path: Iterable[Entry], pending: Iterable[QueuedInput], own: Iterable[Event]
+    path: Iterable[Entry], pending: Iterable[QueuedInput], own_events: Iterable[Event]
 ) -> Iterator[str]:
     """Yield the ids of the artifacts that a replay needs, such as attachments and long texts."""
     holders: list[Entry | QueuedInput] = [*path, *pending]
-    for event in own:
+    for event in own_events:
         if isinstance(event, events.EntryAppended):
             holders.append(event.entry)
             if isinstance(event.entry, MessageEntry) and event.entry.artifact_id is not UNSET:
@@ -269,19 +269,17 @@ def _find_needed_artifacts(
 _WITH_ARGS: Final = (events.ToolCallRequested, events.ToolCallPolicyEvaluated)
 
 
-def _rests(own: Iterable[Event]) -> Iterator[str]:
+def _rests(own_events: Iterable[Event]) -> Iterator[str]:
     """Yield the ids of the artifacts with model inputs without messages."""
-    for event in own:
+    for event in own_events:
         if isinstance(event, events.ModelInput) and event.rest_ref is not UNSET:
             yield event.rest_ref
 
 
-def _artifacts(
-    log: RunLog, needed: frozenset[str], wished_for: Iterable[str]
-) -> dict[str, Artifact]:
-    found = {id: log.artifact(id) for id in {*needed, *wished_for}}
+def _artifacts(log: RunLog, needed: frozenset[str], optional: Iterable[str]) -> dict[str, Artifact]:
+    found = {id: log.artifact(id) for id in {*needed, *optional}}
     for artifact_id in needed:
         if found[artifact_id] is None:
-            what = f"the artifact {artifact_id}, which the run refers to, is gone"
-            raise NotReplayable(f"{what}{NEXT_STEP}")
+            problem = f"the artifact {artifact_id}, which the run refers to, is gone"
+            raise NotReplayable(f"{problem}{NEXT_STEP}")
     return {id: artifact for id, artifact in found.items() if artifact is not None}

@@ -76,10 +76,10 @@ class RecordedAgent:
                 steer = await host.take_steer()
                 if steer is not None:
                     self._steers.append(steer)
-                await self._driver.behind_step()
+                await self._driver.after_step()
             case events.QueueUpdate():
                 await self._confirm_delivery(host, event)
-                await self._driver.behind_step()
+                await self._driver.after_step()
             case _:
                 await host.stream(event)
 
@@ -122,12 +122,12 @@ def _own_steps(steps: Sequence[Event]) -> tuple[Event, ...]:
     is_marked = bool(steps) and isinstance(steps[0], events.QueueUpdate)
     if is_marked and steps[0].change == "delivering":  # type: ignore[attr-defined]
         steps = steps[1:]
-    users = {
+    user_message_ids = {
         step.message_id
         for step in steps
         if isinstance(step, events.MessageStart) and step.role == "user"
     }
-    return tuple(step for step in steps if _message_of(step) not in users)
+    return tuple(step for step in steps if _message_of(step) not in user_message_ids)
 
 
 def _message_of(event: Event) -> str | None:

@@ -54,7 +54,7 @@ class _Rest(msgspec.Struct):
 def context_of(run: RecordedRun) -> RecordedContext:
     """Return the recorded context of a run."""
     inputs = list(find_answer_inputs(run.events))
-    refs = [told.rest_ref for told in inputs if told.rest_ref is not UNSET]
+    refs = [event.rest_ref for event in inputs if event.rest_ref is not UNSET]
     rests = {
         ref: decode_json(run.artifacts[ref].data, type=_Rest)
         for ref in refs
@@ -65,8 +65,8 @@ def context_of(run: RecordedRun) -> RecordedContext:
     offers = {ref: {tool.name: tool for tool in rest.tools} for ref, rest in rests.items()}
     tools = {tool.name: tool for ref in refs for tool in rests[ref].tools}
     sources = () if inputs[0].sources is UNSET else inputs[0].sources
-    given = _split_system_prompt(rests[refs[0]].system, sources, tools)
-    return msgspec.structs.replace(given, offers=offers)
+    context = _split_system_prompt(rests[refs[0]].system, sources, tools)
+    return msgspec.structs.replace(context, offers=offers)
 
 
 def comes_and_goes(tool: str) -> bool:
@@ -93,18 +93,19 @@ def build_placeholder_prompt(run: RecordedRun, *, compact_at: float, keep_recent
     """
     begins = (at for at, event in enumerate(run.events) if isinstance(event, events.ModelInput))
     place = next(begins, None)
-    told = None if place is None else run.events[place]
-    if not isinstance(told, events.ModelInput) or told.purpose != "summary":
+    model_input = None if place is None else run.events[place]
+    if not isinstance(model_input, events.ModelInput) or model_input.purpose != "summary":
         return ""
-    window = told.context_window
-    if window is UNSET or told.provider is UNSET:
+    window = model_input.context_window
+    if window is UNSET or model_input.provider is UNSET:
         return ""
     appended = [e.entry for e in run.events[:place] if isinstance(e, events.EntryAppended)]
-    wholes = run.wholes
+    artifact_data = run.artifact_data
     context: list[Entry] = [
-        text_offload.whole_entry(entry, wholes) for entry in in_context([*run.path, *appended])
+        text_offload.whole_entry(entry, artifact_data)
+        for entry in in_context([*run.path, *appended])
     ]
-    choice = ModelChoice(told.provider, told.model)
+    choice = ModelChoice(model_input.provider, model_input.model)
 
     def is_cut(tokens: int) -> bool:
         frame = Frame(choice, _text_of(tokens), (), lambda _: True)
@@ -112,7 +113,7 @@ def build_placeholder_prompt(run: RecordedRun, *, compact_at: float, keep_recent
         if not compile_input(context, frame, budget).crowded:
             return False
         cut = plan_cut(context, budget.recent)
-        return cut is not None and len(cut.dropped) >= told.entries
+        return cut is not None and len(cut.dropped) >= model_input.entries
 
     # The longer the prompt, the more is cut off.
     return _text_of(bisect_left(range(window), True, key=is_cut))
@@ -139,10 +140,12 @@ def _split_system_prompt(
     for source in sources:
         if source.kind in _FIRST_KINDS:
             continue
-        mine, rest = ("", rest) if source.hash is UNSET else (rest, "")
+        own_text, rest = ("", rest) if source.hash is UNSET else (rest, "")
         heading = system_text([SourceText(source, "x")]).removesuffix("x")
-        instructions.append(SourceText(source, mine.removeprefix(heading)))
+        instructions.append(SourceText(source, own_text.removeprefix(heading)))
     path = "" if prompt is None or prompt.path is UNSET else prompt.path
-    given = RecordedContext(True, system, path, tuple(instructions), tools)
-    whole = system_text([system_prompt(given.system, given.system_path), *given.instructions])
-    return given if whole == text else RecordedContext(True, text, tools=tools)
+    context = RecordedContext(True, system, path, tuple(instructions), tools)
+    joined = system_text(
+        [system_prompt(context.system, context.system_path), *context.instructions]
+    )
+    return context if joined == text else RecordedContext(True, text, tools=tools)

@@ -40,7 +40,7 @@ _ALLOWED_BEFORE_RULES: Final = "every source allows it"
 """The reason in version 3 for every call that ran, because there were no rules."""
 
 
-_UNTOLD: Final = PolicySnapshot(sources=())
+_UNLOGGED_SNAPSHOT: Final = PolicySnapshot(sources=())
 """Replaces a policy snapshot that is not logged."""
 
 
@@ -49,21 +49,21 @@ class JudgedCall(msgspec.Struct):
 
     Args:
         opinions: the opinions of hooks.
-        asked: the events of its approval, up to the decision if there was one.
+        approval_events: the events of its approval, up to the decision if there was one.
         mode: the permission mode at the decision; unknown for a call that did not start.
         hint: the hint to the user about its denial.
         changed_by: the extensions that changed its result.
-        told: the entry with the result for the model.
+        result_entry: the entry with the result for the model.
     """
 
     sources: list[PolicySource] = []
     opinions: list[Opinion] = []
-    asked: list[Event] = []
+    approval_events: list[Event] = []
     decision: events.ToolCallApproved | events.ToolCallDenied | None = None
     mode: PermissionMode = "auto"
     hint: str = ""
     changed_by: tuple[str, ...] = ()
-    told: MessageEntry | None = None
+    result_entry: MessageEntry | None = None
 
     @property
     def judgement(self) -> Judgement:
@@ -71,7 +71,7 @@ class JudgedCall(msgspec.Struct):
         verdict: Verdict = "allow"
         if any(source.decision == "deny" for source in self.sources):
             verdict = "deny"
-        elif self.asked:
+        elif self.approval_events:
             verdict = "ask"
         reason = self.sources[-1].reason if self.sources else _ALLOWED_BEFORE_RULES
         if verdict == "allow" and self.decision is not None:
@@ -86,23 +86,25 @@ class JudgedCall(msgspec.Struct):
             return ""
         return self.decision.reason.removeprefix(_BLOCKED)
 
-    def note(self, event: Event, wholes: text_offload.Wholes) -> None:
+    def note(self, event: Event, artifact_data: text_offload.ArtifactData) -> None:
         """Record an event of the call."""
         match event:
             case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
                 pass
             case events.ToolCallPolicyEvaluated(source=source) if source == _EXTENSION:
-                self.opinions.append(Opinion(event.said, _whole_args(event, wholes)))
-            case events.ToolCallPolicyEvaluated() if event.source != _USER and not self.asked:
+                self.opinions.append(Opinion(event.said, _whole_args(event, artifact_data)))
+            case events.ToolCallPolicyEvaluated() if (
+                event.source != _USER and not self.approval_events
+            ):
                 self.sources.append(event.said)
             case events.PermissionRequested() | events.ToolCallPolicyEvaluated():
-                self.asked.append(event)
+                self.approval_events.append(event)
             case events.ToolCallApproved() | events.ToolCallDenied():
                 self.decision = event
-                if self.asked:
-                    self.asked.append(event)
-            case events.Status() if self.asked and self.decision is None:
-                self.asked.append(event)
+                if self.approval_events:
+                    self.approval_events.append(event)
+            case events.Status() if self.approval_events and self.decision is None:
+                self.approval_events.append(event)
             case events.Warning(hint=str(hint)):
                 self.hint = hint
             case events.ToolCallStarted(permission_mode=str(mode)):
@@ -110,18 +112,19 @@ class JudgedCall(msgspec.Struct):
             case events.ToolCallCompleted():
                 self.changed_by = event.changed_by or ()
                 # In earlier logs only this event has the mode.
-                snapshot = event.policy_snapshot or _UNTOLD
+                snapshot = event.policy_snapshot or _UNLOGGED_SNAPSHOT
                 self.mode = snapshot.permission_mode or self.mode
 
 
 def _whole_args(
-    event: events.ToolCallPolicyEvaluated | events.ToolCallRequested, wholes: text_offload.Wholes
+    event: events.ToolCallPolicyEvaluated | events.ToolCallRequested,
+    artifact_data: text_offload.ArtifactData,
 ) -> dict[str, Any] | None:
     if isinstance(event.args_ref, str):
-        data = wholes[event.args_ref]
+        data = artifact_data[event.args_ref]
         assert data is not None
-        whole: dict[str, Any] = decode_json(data)
-        return whole
+        args: dict[str, Any] = decode_json(data)
+        return args
     return None if event.args is UNSET else event.args
 
 
@@ -136,14 +139,14 @@ def find_judged_calls(run: RecordedRun) -> Iterator[JudgedCall]:
             case events.ToolCallPolicyEvaluated(source="arguments", decision="allow"):
                 fits = True
             case events.EntryAppended(entry=MessageEntry(role="tool") as entry) if call:
-                told = text_offload.whole_entry(entry, run.wholes)
-                assert isinstance(told, MessageEntry)
-                call.told = told
+                result_entry = text_offload.whole_entry(entry, run.artifact_data)
+                assert isinstance(result_entry, MessageEntry)
+                call.result_entry = result_entry
                 if fits:
                     yield call
                 call = None
             case _ if call is not None and run_of(event) == run.run_id:
-                call.note(event, run.wholes)
+                call.note(event, run.artifact_data)
 
 
 class RecordedPermissions:
@@ -194,10 +197,10 @@ class RecordedCallHooks:
         self, _host: CallHost, _call: ToolCall, _args: Any, result: ToolResult
     ) -> ShownResult:
         call = self._permissions.current
-        if not call.changed_by or call.told is None:
+        if not call.changed_by or call.result_entry is None:
             return ShownResult(result)
         changed = msgspec.structs.replace(
-            result, text=call.told.text, is_error=call.told.is_error is True
+            result, text=call.result_entry.text, is_error=call.result_entry.is_error is True
         )
         return ShownResult(changed, call.changed_by)
 
@@ -209,7 +212,7 @@ def earlier_attempts(run: RecordedRun) -> Mapping[str, EarlierAttempts]:
     """Return the earlier attempts of calls that were requested before, by call id."""
     found: dict[str, EarlierAttempts] = {}
     results = {
-        event.entry.tool_call_id: text_offload.whole_entry(event.entry, run.wholes)
+        event.entry.tool_call_id: text_offload.whole_entry(event.entry, run.artifact_data)
         for event in run.events
         if isinstance(event, events.EntryAppended) and isinstance(event.entry, MessageEntry)
     }
@@ -222,7 +225,7 @@ def earlier_attempts(run: RecordedRun) -> Mapping[str, EarlierAttempts]:
                     found[event.tool_call_id] = EarlierAttempts(event.attempt - 1)
             case events.ToolCallPolicyEvaluated(source="replay") if requested is not None:
                 result = results.get(event.tool_call_id)
-                args = _whole_args(requested, run.wholes)
+                args = _whole_args(requested, run.artifact_data)
                 found[event.tool_call_id] = _earlier(requested, args, event, result)
     return found
 
@@ -230,14 +233,14 @@ def earlier_attempts(run: RecordedRun) -> Mapping[str, EarlierAttempts]:
 def _earlier(
     requested: events.ToolCallRequested,
     args: Any,
-    said: events.ToolCallPolicyEvaluated,
+    opinion: events.ToolCallPolicyEvaluated,
     result: Any,
 ) -> EarlierAttempts:
     """Return the earlier attempts that a recorded opinion implies."""
     attempts = requested.attempt - 1
-    if said.decision == "ask":
+    if opinion.decision == "ask":
         return EarlierAttempts(attempts, may_have_run=True)
-    if said.reason != GIVEN_AGAIN:
+    if opinion.reason != GIVEN_AGAIN:
         return EarlierAttempts(attempts)
     hashed = input_hash(requested.tool_name, args)
     stored = StoredResult(result.text, result.is_error is True, result.artifact_id)

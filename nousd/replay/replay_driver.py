@@ -43,7 +43,7 @@ class ReplayDriver:
     """Enters external input, and ends the run where the recorded one ended.
 
     Args:
-        own: the run's own events, for lookups by position.
+        own_events: the run's own events, for lookups by position.
         version: the log's version; events that it could not contain are not counted.
         attempts: the earlier attempts of calls, by call id.
         offers: the tools that each model call offered; see ``RecordedContext``.
@@ -52,7 +52,7 @@ class ReplayDriver:
     def __init__(
         self,
         stimuli: ExternalStimuli,
-        own: Sequence[Event],
+        own_events: Sequence[Event],
         version: int,
         permissions: RecordedPermissions,
         *,
@@ -64,13 +64,13 @@ class ReplayDriver:
         self._attempts = attempts
         self._offers = offers
         self._host: _Host | None = None
-        self._told = 0
+        self._emitted_chars = 0
         self._version = version
         self._stimuli = stimuli
-        self._own = own
+        self._own_events = own_events
         self._places = stimuli.places
-        self._behind = dict(stimuli.behind)
-        self._before = dict(stimuli.before)
+        self._after_stimuli = dict(stimuli.after)
+        self._before_stimuli = dict(stimuli.before)
         self._running: RunHost | None = None
         self._sessions: Sessions | None = None
 
@@ -90,8 +90,8 @@ class ReplayDriver:
         If the run was stopped while it waited, stop it again.
         """
         call = self._permissions.current
-        if call.asked:
-            await self.emit(*call.asked)
+        if call.approval_events:
+            await self.emit(*call.approval_events)
         if call.decision is None:
             await self.at_end_of_part()
             return Answer(allows=False, by="policy", reason="the recording has no more for it")
@@ -106,10 +106,10 @@ class ReplayDriver:
             hint=call.hint,
         )
 
-    async def emit(self, *told: Event) -> None:
+    async def emit(self, *recorded: Event) -> None:
         """Emit recorded events of a tool call."""
         assert self._host is not None
-        await self._host.stream(*told)
+        await self._host.stream(*recorded)
 
     def earlier(self, call: ToolCall) -> EarlierAttempts:
         """Return the earlier attempts of a call."""
@@ -117,28 +117,32 @@ class ReplayDriver:
 
     def was_there(self, tool: str) -> bool:
         """Return whether a tool was registered when the next call reached the gate."""
-        for event in self._own[self.place :]:
+        for event in self._own_events[self.place :]:
             if isinstance(event, events.ToolCallPolicyEvaluated) and event.source == "registry":
                 return event.tool_name != tool or event.decision == "allow"
         return True
 
     def restore_offered_tools(self, tools: Sequence[ToolSpec]) -> tuple[ToolSpec, ...]:
         """Return the tools as offered in the next model call; those of MCP servers come and go."""
-        told = next(find_answer_inputs(self._own[self.place :]), None)
-        if told is None or told.rest_ref is UNSET or told.rest_ref not in self._offers:
+        model_input = next(find_answer_inputs(self._own_events[self.place :]), None)
+        if (
+            model_input is None
+            or model_input.rest_ref is UNSET
+            or model_input.rest_ref not in self._offers
+        ):
             return tuple(tools)
-        there = self._offers[told.rest_ref]
+        offered = self._offers[model_input.rest_ref]
         return tuple(
-            there.get(tool.name, tool)
+            offered.get(tool.name, tool)
             for tool in tools
-            if tool.name in there or not comes_and_goes(tool.name)
+            if tool.name in offered or not comes_and_goes(tool.name)
         )
 
     def begin(self, run: RunHost, sessions: Sessions) -> None:
         """Take over a run in the same step in which its start was decided."""
         self._running = run
         self._sessions = sessions
-        self._enter(self._behind)
+        self._enter(self._after_stimuli)
         if self._is_over:
             self._end()
 
@@ -146,11 +150,13 @@ class ReplayDriver:
         """Count events that are being submitted."""
         if self._running is not None:
             for event in decided:
-                self.place, self._told = self._after(event, self.place, self._told)
+                self.place, self._emitted_chars = self._after(
+                    event, self.place, self._emitted_chars
+                )
 
     def next_id(self, prefix: str) -> str | None:
         """Return the next recorded id of a message or compaction, because model inputs contain ids."""
-        for event in self._own[self.place :]:
+        for event in self._own_events[self.place :]:
             match event:
                 case events.MessageStart() if prefix == "msg":
                     return event.message_id
@@ -158,58 +164,58 @@ class ReplayDriver:
                     return entry_id
         return None
 
-    def _after(self, event: Event, place: int, told: int) -> tuple[int, int]:
+    def _after(self, event: Event, place: int, emitted_chars: int) -> tuple[int, int]:
         """Return the position after an event, and the number of characters already emitted of the delta
         at that position: a replay may split deltas differently.
         """
         if is_outside(event) or not can_be_logged(event, self._version):
-            return place, told
-        left = self._measure_rest_of_delta(event, place, told)
-        if left is None or not isinstance(event, _DELTAS):
+            return place, emitted_chars
+        chars_left = self._measure_rest_of_delta(event, place, emitted_chars)
+        if chars_left is None or not isinstance(event, _DELTAS):
             return place + 1, 0
         size = len(event.delta)
-        return (place, told + size) if size < left else (place + 1, 0)
+        return (place, emitted_chars + size) if size < chars_left else (place + 1, 0)
 
-    def _measure_rest_of_delta(self, event: Event, place: int, told: int) -> int | None:
+    def _measure_rest_of_delta(self, event: Event, place: int, emitted_chars: int) -> int | None:
         """Return the number of characters left of the recorded delta at a position; None if there is no
         delta of the event's type.
         """
-        there = self._own[place] if place < len(self._own) else None
-        if not isinstance(there, _DELTAS) or type(there) is not type(event):
+        recorded = self._own_events[place] if place < len(self._own_events) else None
+        if not isinstance(recorded, _DELTAS) or type(recorded) is not type(event):
             return None
-        return len(there.delta) - told
+        return len(recorded.delta) - emitted_chars
 
     # --- in the run's task -------------------------------------------------------------------
 
     def parts(self, decided: Sequence[Event]) -> list[list[Event]]:
         """Split a step of the loop at the positions of external input."""
         parts: list[list[Event]] = [[]]
-        place, told = self.place, self._told
-        left = list(decided)
-        while left:
-            event = left.pop(0)
-            if place in self._places and not told and parts[-1]:
+        place, emitted_chars = self.place, self._emitted_chars
+        remaining = list(decided)
+        while remaining:
+            event = remaining.pop(0)
+            if place in self._places and not emitted_chars and parts[-1]:
                 parts.append([])
-            room = self._measure_rest_of_delta(event, place, told)
+            room = self._measure_rest_of_delta(event, place, emitted_chars)
             if isinstance(event, _DELTAS) and room is not None and len(event.delta) > room:
                 head, tail = event.delta[:room], event.delta[room:]
-                left.insert(0, msgspec.structs.replace(event, delta=tail))
+                remaining.insert(0, msgspec.structs.replace(event, delta=tail))
                 event = msgspec.structs.replace(event, delta=head)
             parts[-1].append(event)
-            place, told = self._after(event, place, told)
+            place, emitted_chars = self._after(event, place, emitted_chars)
         return parts
 
     def before_step(self) -> None:
         """Enter the input that arrived right before the next step."""
-        self._enter(self._before)
+        self._enter(self._before_stimuli)
 
-    async def behind_step(self) -> None:
+    async def after_step(self) -> None:
         """Enter the input that arrived after a step, and stop the run if it was stopped there.
 
         Raises:
             RunFailed: the recorded run failed there.
         """
-        self._enter(self._behind)
+        self._enter(self._after_stimuli)
         if self._is_over:
             self._end()
             await trio.sleep_forever()
@@ -230,7 +236,7 @@ class ReplayDriver:
     def _end(self) -> None:
         assert self._stimuli.ending is not None
         assert self._running is not None
-        self._enter(self._before)
+        self._enter(self._before_stimuli)
         match self._stimuli.ending[1]:
             case Stopped(status, killed):
                 # A run of a killed process is closed like that of a lost session.
@@ -306,8 +312,8 @@ def _move(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
 def _clear(live: LiveSession, event: events.QueueUpdate) -> Sequence[Event]:
     """Remove exactly these inputs, whichever command removed them."""
     ids = {queued.input_id for queued in event.inputs}
-    there = tuple(queued for queued in live.state.queue if queued.input_id in ids)
-    if len(there) < len(ids):
+    queued_inputs = tuple(queued for queued in live.state.queue if queued.input_id in ids)
+    if len(queued_inputs) < len(ids):
         raise CommandRejected("input_not_found")
     return build_removal_updates(
         live.state, "cleared", event.inputs, event.run_id or None, event.client_id or None
@@ -365,7 +371,7 @@ class _Runtime:
         return getattr(self._runtime, name)
 
     async def run_turn(self, host: RunTurnHost) -> None:
-        await self._driver.behind_step()
+        await self._driver.after_step()
         await self._runtime.run_turn(cast("RunTurnHost", self._driver.watch(host)))
 
 
@@ -395,7 +401,7 @@ class _Host:
         for part in self._driver.parts(decided):
             self._driver.before_step()
             await self._host.stream(*part)
-            await self._driver.behind_step()
+            await self._driver.after_step()
 
     async def commit(self, *decided: Event) -> None:
         *first, last = self._driver.parts(decided)
@@ -403,4 +409,4 @@ class _Host:
             await self.stream(*part)
         self._driver.before_step()
         await self._host.commit(*last)
-        await self._driver.behind_step()
+        await self._driver.after_step()

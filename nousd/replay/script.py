@@ -160,10 +160,10 @@ class _Reader:
         self.answers: list[Answer] = []
         self.summaries: list[Summary] = []
         self.calls: dict[str, list[Call]] = defaultdict(list)
-        self._wholes = run.wholes
+        self._artifact_data = run.artifact_data
         self._model = _Reading()
         self._summary: events.UsageReported | None = None
-        self._is_summary_told = False
+        self._is_summary_input_logged = False
         """Whether the log has the input of the newest summary; logs before version 3 lack it."""
         self._tool: _Bracket | None = None
 
@@ -174,7 +174,7 @@ class _Reader:
             # The previous call had no result; it is repeated with a smaller input.
             self._overflow()
         self._model.was_asked = event.purpose != "summary"
-        self._is_summary_told = event.purpose == "summary"
+        self._is_summary_input_logged = event.purpose == "summary"
 
     def on_message_start(self, event: events.MessageStart) -> None:
         self._model.is_open = event.role == "assistant"
@@ -219,9 +219,9 @@ class _Reader:
         elif entry.role == "tool":
             self._close_tool(entry)
         elif entry.role == "assistant":
-            whole = text_offload.whole_entry(entry, self._wholes)
-            assert isinstance(whole, MessageEntry)
-            self._close_answer(whole)
+            restored = text_offload.whole_entry(entry, self._artifact_data)
+            assert isinstance(restored, MessageEntry)
+            self._close_answer(restored)
 
     def _close_answer(self, entry: MessageEntry) -> None:
         call, self._model = self._model, _Reading()
@@ -236,9 +236,9 @@ class _Reader:
         opener = () if _has_text(call.pieces) else _opener(call, overflowed=overflowed)
         costs = () if call.usage is None else (UsageSoFar(call.usage),)
         # The usage comes before the text: it must be known before the run is stopped.
-        tried = [piece for piece in call.pieces if isinstance(piece, Retrying)]
-        said = call.pieces[len(tried) :]
-        self.answers.append(Answer((*tried, *costs, *said, *opener), failed))
+        retries = [piece for piece in call.pieces if isinstance(piece, Retrying)]
+        content = call.pieces[len(retries) :]
+        self.answers.append(Answer((*retries, *costs, *content, *opener), failed))
 
     def _failure(self, error: events.Error) -> Failed | None:
         """Return how the model call failed; None if the run failed for another reason."""
@@ -246,7 +246,7 @@ class _Reader:
             return None
         if error.code == _TOO_LONG:
             return Failed(error.cause, too_long=error.message)
-        raw = b"" if error.raw_ref is UNSET else self._wholes[error.raw_ref]
+        raw = b"" if error.raw_ref is UNSET else self._artifact_data[error.raw_ref]
         category = None if error.category is UNSET else error.category
         return Failed(
             without_category(category, error.cause),
@@ -256,13 +256,13 @@ class _Reader:
         )
 
     def _add_compaction(self, entry: CompactionEntry) -> None:
-        if entry.trigger == "overflow" and not self._is_summary_told:
+        if entry.trigger == "overflow" and not self._is_summary_input_logged:
             self._overflow()
-        told, self._summary = self._summary, None
-        if told is None:
+        reported, self._summary = self._summary, None
+        if reported is None:
             self.summaries.append(Summary(()))
             return
-        usage = None if told.usage is UNSET else told.usage
+        usage = None if reported.usage is UNSET else reported.usage
         self.summaries.append(Summary((TextDelta(entry.summary), Finished("stop", usage))))
 
     def on_end(self, _: events.AgentEnd) -> None:
@@ -315,8 +315,8 @@ class _Reader:
             if warning is not None and warning.code == _INVALID and not call.is_raw:
                 self.calls[call.name].append(Call(invalid=warning.message))
             return
-        whole = text_offload.whole_entry(entry, self._wholes)
-        assert isinstance(whole, MessageEntry)
+        restored = text_offload.whole_entry(entry, self._artifact_data)
+        assert isinstance(restored, MessageEntry)
         is_error = entry.is_error is True
         if call.is_cut_off or (is_error and warning is None and not call.is_changed):
             self.calls[call.name].append(
@@ -326,28 +326,28 @@ class _Reader:
         self.calls[call.name].append(
             Call(
                 steps=tuple(call.steps),
-                result=_result(call, whole),
+                result=_result(call, restored),
                 failed_as=None if warning is None else warning.code,
-                full=None if entry.artifact_id is UNSET else self._wholes[entry.artifact_id],
+                full=None if entry.artifact_id is UNSET else self._artifact_data[entry.artifact_id],
                 **_get_execution_facts(call.completed),
             )
         )
 
 
 def _get_execution_facts(
-    told: events.ToolCallStarted | events.ToolCallCompleted | None,
+    event: events.ToolCallStarted | events.ToolCallCompleted | None,
 ) -> dict[str, Any]:
     """Return the execution facts of a call; empty for an event of an earlier version."""
     names = ("executed_by", "execution_env", "sandbox")
-    values = {name: getattr(told, name, UNSET) for name in names}
+    values = {name: getattr(event, name, UNSET) for name in names}
     return {name: value for name, value in values.items() if value is not UNSET}
 
 
-def _result(call: _Bracket, told: MessageEntry) -> str:
+def _result(call: _Bracket, entry: MessageEntry) -> str:
     """Return the tool's result as logged, which may differ from the text for the model."""
     if call.is_changed and call.warning is not None:
         return call.warning.message
-    return told.text.removeprefix(_ERROR) if told.is_error is True else told.text
+    return entry.text.removeprefix(_ERROR) if entry.is_error is True else entry.text
 
 
 _TOO_LONG: Final = "answer_too_long"

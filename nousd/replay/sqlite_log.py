@@ -76,8 +76,10 @@ class SqliteLog:
     def events(
         self, session_id: str, first: int, last: int, types: Iterable[str] | None = None
     ) -> Iterator[Event]:
-        wanted = None if types is None else msgspec.json.encode(list(types)).decode()
-        for line, version in self._connection.execute(_EVENTS, (session_id, first, last, wanted)):
+        types_json = None if types is None else msgspec.json.encode(list(types)).decode()
+        for line, version in self._connection.execute(
+            _EVENTS, (session_id, first, last, types_json)
+        ):
             yield event_in(decode_event(lift(line, version)))
 
     def entry(self, session_id: str, entry_id: str) -> Entry | None:

@@ -104,8 +104,8 @@ def list_unlogged_keys(version: int) -> Mapping[str, frozenset[str]]:
 
 def find_missing_keys(line: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys that a line of version 4 lacks, both at the top level and in its objects."""
-    told = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
-    return _LATER_IN_4.get(line["type"], frozenset()) - told
+    present = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
+    return _LATER_IN_4.get(line["type"], frozenset()) - present
 
 
 def drop_unlogged_category(recorded: Iterable[Event], played: Iterable[Event]) -> tuple[Event, ...]:

@@ -71,11 +71,11 @@ class Store(Protocol):
         """Queue a batch for the next commit, without waiting. Exactly one of its callbacks is called,
         later and never inside this call, even if the caller is cancelled meanwhile. Batches queued after
         a failed one fail as well, because they were decided on a state that was never committed, unless
-        they are ``owed``. A batch submitted to a closing store fails.
+        they have ``closes_run``. A batch submitted to a closing store fails.
         """
         ...
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Commit the submitted batches without delay: a caller waits for one of them."""
         ...
 
@@ -86,7 +86,7 @@ class Store(Protocol):
     async def events_after(
         self,
         after: int,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         *,
         limit: int,
         bytes_max: int,
@@ -100,7 +100,7 @@ class Store(Protocol):
         """
         ...
 
-    async def is_pruned(self, cursor: int, wanted: EventFilter) -> bool:
+    async def is_pruned(self, cursor: int, event_filter: EventFilter) -> bool:
         """Return whether a matching event after ``cursor`` also replaces deltas up to ``cursor``.
 
         A reader that continues there then receives some text again ("Retention" in
@@ -127,7 +127,7 @@ class Store(Protocol):
 
     async def sessions(
         self,
-        wanted: SessionFilter = EVERY_SESSION,
+        session_filter: SessionFilter = EVERY_SESSION,
         *,
         limit: int,
         before: str | None,
@@ -142,7 +142,7 @@ class Store(Protocol):
         ...
 
     async def search(
-        self, wanted: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
+        self, session_filter: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
     ) -> SearchPage:
         """Search the titles and messages of sessions, most recently updated first; see
         ``session_search.search``.

@@ -50,13 +50,13 @@ class PendingBatches:
         self.bytes += size
         return size
 
-    def hurry(self) -> None:
+    def mark_awaited(self) -> None:
         """Record that a caller waits for one of the batches added so far."""
         self._awaited = self._added
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether a batch that was added before ``hurry`` is still not settled."""
+        """Return whether a batch that was added before ``mark_awaited`` is still not settled."""
         return self._settled < self._awaited
 
     def settle(self, outcomes: Iterable[Outcome]) -> None:

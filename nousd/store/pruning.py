@@ -65,7 +65,7 @@ def walk(events: EventTable, pruned_seq: int, old: OldDeltas) -> tuple[PruneResu
             found, are_all = _deltas_of(events, end, position.run_id)
             for joined in join(found):
                 events.replace(joined)
-                deltas += len(joined.gone)
+                deltas += len(joined.removed)
             if not are_all:
                 return PruneResult(deltas, more=True), pruned_seq
         pruned_seq = position.seq

@@ -56,7 +56,7 @@ class Batch(msgspec.Struct, frozen=True):
             is durable unless every record is a delta.
         on_failure: called instead if the commit failed. After ``StoreInDoubt``, a restart may show that
             the batch was committed; after any other error, it certainly was not.
-        owed: the batch ends a run that no longer executes, and was decided on the log alone. It is
+        closes_run: the batch ends a run that no longer executes, and was decided on the log alone. It is
             committed even after a failed batch, and into the reserved space if necessary.
     """
 
@@ -64,7 +64,7 @@ class Batch(msgspec.Struct, frozen=True):
     on_commit: Callable[[tuple[StoredEvent, ...]], None]
     on_failure: Callable[[StoreError], None]
     artifacts: tuple[Artifact, ...] = ()
-    owed: bool = False
+    closes_run: bool = False
 
 
 def get_put_time(batch: Batch) -> str:

@@ -56,16 +56,21 @@ def fold_text(text: str) -> str:
     return normalize("NFD", normalize("NFD", text).casefold())
 
 
-def is_wanted(row: SessionRow, wanted: SessionFilter) -> bool:
+def is_wanted(row: SessionRow, session_filter: SessionFilter) -> bool:
     """Return whether a session matches the filter."""
-    workspace = row.workspace or wanted.unnamed_workspace
+    workspace = row.workspace or session_filter.unnamed_workspace
     return (
-        (wanted.children or row.origin is None)
-        and wanted.workspace in (None, workspace)
-        and all(getattr(wanted, name) in (None, getattr(row, name)) for name in EXACT_FILTERS)
-        and wanted.to_delete in (None, row.delete_at is not None)
-        and wanted.parent_id in (None, row.parent_id, _task_of(row))
-        and (wanted.text is None or _is_in(wanted.text, row.name or row.title, workspace))
+        (session_filter.children or row.origin is None)
+        and session_filter.workspace in (None, workspace)
+        and all(
+            getattr(session_filter, name) in (None, getattr(row, name)) for name in EXACT_FILTERS
+        )
+        and session_filter.to_delete in (None, row.delete_at is not None)
+        and session_filter.parent_id in (None, row.parent_id, _task_of(row))
+        and (
+            session_filter.text is None
+            or _is_in(session_filter.text, row.name or row.title, workspace)
+        )
     )
 
 

@@ -91,7 +91,7 @@ def search(
             session, else from the next one on.
         limit: number of sessions to find.
     """
-    wanted = fold_text(text)
+    folded_text = fold_text(text)
     budget = _Budget()
     found: list[Match] = []
     place = after
@@ -102,7 +102,7 @@ def search(
             return SearchPage(tuple(found), place, is_partial=True)
         below = _find_bound(row, after)
         title = row.name or row.title or ""
-        if below is None and (match := _in_title(row, title, wanted)):
+        if below is None and (match := _in_title(row, title, folded_text)):
             found.append(match)
         else:
             for message in messages(row.session_id, below):
@@ -110,7 +110,7 @@ def search(
                     place = SearchPlace(row.session_id, message.seq + 1)
                     return SearchPage(tuple(found), place, is_partial=True)
                 budget.count()
-                if match := _in_message(row, message, wanted):
+                if match := _in_message(row, message, folded_text):
                     found.append(match)
                     break
         place = SearchPlace(row.session_id)
@@ -121,29 +121,29 @@ class _Budget:
     """The remaining budget of one search; the first message is always within it."""
 
     def __init__(self) -> None:
-        self._left = SEARCHED_MESSAGES_MAX
+        self._messages_left = SEARCHED_MESSAGES_MAX
         self._deadline = time.monotonic() + SEARCH_SECONDS
         self._has_begun = False
 
     def count(self) -> None:
-        self._left -= 1
+        self._messages_left -= 1
         self._has_begun = True
 
     def is_spent(self) -> bool:
-        return self._has_begun and (self._left <= 0 or time.monotonic() >= self._deadline)
+        return self._has_begun and (self._messages_left <= 0 or time.monotonic() >= self._deadline)
 
 
 def _find_bound(row: SessionRow, after: SearchPlace | None) -> int | None:
     return after.seq if after is not None and after.session_id == row.session_id else None
 
 
-def _in_title(row: SessionRow, title: str, wanted: str) -> Match | None:
-    return Match(row, plain_line(title)) if wanted in fold_text(title) else None
+def _in_title(row: SessionRow, title: str, folded_text: str) -> Match | None:
+    return Match(row, plain_line(title)) if folded_text in fold_text(title) else None
 
 
-def _in_message(row: SessionRow, message: SearchedMessage, wanted: str) -> Match | None:
+def _in_message(row: SessionRow, message: SearchedMessage, folded_text: str) -> Match | None:
     text = message.text[:SEARCHED_CHARS_MAX]
-    at = fold_text(text).find(wanted)
+    at = fold_text(text).find(folded_text)
     return None if at < 0 else Match(row, _snippet(text, _unfold_position(text, at)), message)
 
 
@@ -163,6 +163,6 @@ def _snippet(text: str, at: int) -> str:
     """Return the text around a position, as one line of plain text."""
     start = max(0, at - _BEFORE_CHARS)
     end = start + _SNIPPET_CHARS
-    before = "…" if start > 0 else ""
-    behind = "…" if end < len(text) else ""
-    return f"{before}{plain_line(text[start:end])}{behind}"
+    prefix = "…" if start > 0 else ""
+    suffix = "…" if end < len(text) else ""
+    return f"{prefix}{plain_line(text[start:end])}{suffix}"

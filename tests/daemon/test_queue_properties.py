@@ -93,11 +93,11 @@ class KillableStore:
         await self._store.flush()
 
     async def events_after(
-        self, after: int, wanted: EventFilter, **bounds: Any
+        self, after: int, event_filter: EventFilter, **bounds: Any
     ) -> tuple[StoredEvent, ...]:
         if self._is_dead:
             return ()
-        return await self._store.events_after(after, wanted, **bounds)
+        return await self._store.events_after(after, event_filter, **bounds)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -330,7 +330,7 @@ def test_a_kill_keeps_the_long_result_of_a_call_that_waited() -> None:
     ends = closing_events(killed, "interrupted", leaf_id=run.state.leaf_id, now=TS)
     *_, entry = entries(ends)
     assert (entry.tool_call_id, entry.is_error, entry.executed) == ("b.0", False, True)
-    wholes = {name: data for name, (_, data) in logged.wholes.items()}
+    wholes = {name: data for name, (_, data) in logged.artifacts.items()}
     restored = text_offload.whole_entry(entry, wholes)
     assert isinstance(restored, MessageEntry)
     assert restored.text == result

@@ -25,7 +25,7 @@ def offer(state: SessionState, turn: queue.Turn) -> decisions.Events:
 
 
 def deliver(state: SessionState, turn: queue.Turn) -> decisions.Events:
-    return decisions.deliver(state, turn, where=WHERE, message_id="msg-1", created_at=TS)
+    return decisions.deliver(state, turn, turn_key=WHERE, message_id="msg-1", created_at=TS)
 
 
 def offered(turn: queue.Turn, **fields: Any) -> SessionState:

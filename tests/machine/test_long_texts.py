@@ -31,7 +31,7 @@ def ref_of(text: str) -> str:
 
 def cut_one(event: events.Event) -> tuple[Any, dict[str, bytes]]:
     cut = long_texts.cut_long_texts([event])
-    return cut.events[0], {id: data for id, (_, data) in cut.wholes.items()}
+    return cut.events[0], {id: data for id, (_, data) in cut.artifacts.items()}
 
 
 def queue_update(*inputs: QueuedInput) -> events.QueueUpdate:
@@ -98,7 +98,7 @@ def test_a_long_answer_is_whole_in_its_message_and_cut_in_its_entry() -> None:
     assert cut.events[0] == ended
     entry: Any = cut.events[1]
     assert len(entry.entry.text) == BOUND
-    assert list(cut.wholes) == [entry.entry.text_ref]
+    assert list(cut.artifacts) == [entry.entry.text_ref]
 
 
 def test_a_text_repeated_by_several_events_is_stored_once() -> None:
@@ -106,8 +106,8 @@ def test_a_text_repeated_by_several_events_is_stored_once() -> None:
     cut = long_texts.cut_long_texts(
         [start, entry_appended(message("m", "user", LONG)), queue_update(input_with(LONG))]
     )
-    assert list(cut.wholes) == [ref_of(LONG)]
-    assert cut.wholes[ref_of(LONG)] == (long_texts.TEXT_MEDIA_TYPE, LONG.encode())
+    assert list(cut.artifacts) == [ref_of(LONG)]
+    assert cut.artifacts[ref_of(LONG)] == (long_texts.TEXT_MEDIA_TYPE, LONG.encode())
 
 
 def test_a_restored_text_is_cut_again_and_not_stored_again() -> None:
@@ -219,7 +219,7 @@ def test_a_cut_entry_is_restored_from_its_artifacts(text: str, args: dict[str, A
     (logged,) = cut.events
     assert isinstance(logged, events.EntryAppended)
     assert len(logged.entry.text.encode()) <= BOUND  # type: ignore[union-attr]
-    wholes = {id: data for id, (_, data) in cut.wholes.items()}
+    wholes = {id: data for id, (_, data) in cut.artifacts.items()}
     assert long_texts.refs_in([logged.entry]) == {id: len(data) for id, data in wholes.items()}
     whole = long_texts.whole_entry(logged.entry, wholes)
     assert isinstance(whole, MessageEntry)

@@ -51,14 +51,14 @@ class Outcomes:
         *,
         artifacts: Sequence[Artifact] = (),
         then: Callable[[], None] = lambda: None,
-        owed: bool = False,
+        closes_run: bool = False,
     ) -> Batch:
         def receive(outcome: tuple[StoredEvent, ...] | StoreError) -> None:
             self.received.append((name, outcome))
             then()
 
         records = tuple(record(event) for event in happened)
-        return Batch(records, receive, receive, tuple(artifacts), owed)
+        return Batch(records, receive, receive, tuple(artifacts), closes_run)
 
     @property
     def names(self) -> list[str]:

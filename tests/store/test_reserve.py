@@ -102,23 +102,23 @@ def full(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-async def test_without_a_reserve_only_owed_batches_are_written(
+async def test_without_a_reserve_only_closing_batches_are_written(
     tmp_path: Path, full: pytest.MonkeyPatch
 ) -> None:
     outcomes = Outcomes()
     async with sqlite.open_store(tmp_path / "log.db") as store:
         store.submit(outcomes.batch("new", [created()]))
-        store.submit(outcomes.batch("owed", [run_ended()], owed=True))
+        store.submit(outcomes.batch("closing", [run_ended()], closes_run=True))
         store.submit(outcomes.batch("new too", [delta()]))
         await store.flush()
-        assert outcomes.names == ["new", "owed", "new too"]
+        assert outcomes.names == ["new", "closing", "new too"]
         assert outcomes.failed == ["new", "new too"]
         assert [event.type for event in await whole_log(store)] == ["agent_end"]
         full.undo()
         await append(store, created())
 
 
-async def test_an_owed_batch_is_written_after_a_failure(watched: Store, watch: Watch) -> None:
+async def test_a_closing_batch_is_written_after_a_failure(watched: Store, watch: Watch) -> None:
     outcomes = Outcomes()
 
     def submit_more() -> None:
@@ -130,15 +130,15 @@ async def test_an_owed_batch_is_written_after_a_failure(watched: Store, watch: W
     watched.submit(outcomes.batch("failing", [created()], then=submit_more))
     await watch.wait_held()
     watched.submit(outcomes.batch("stale", [delta()]))
-    watched.submit(outcomes.batch("owed", [run_ended()], owed=True))
+    watched.submit(outcomes.batch("closing", [run_ended()], closes_run=True))
     watch.release()
     await watched.flush()
     await watched.flush()
-    assert outcomes.names == ["failing", "stale", "owed", "after"]
+    assert outcomes.names == ["failing", "stale", "closing", "after"]
     assert outcomes.failed == ["failing", "stale"]
 
 
-async def test_a_full_disk_releases_the_reserve_and_retries_the_owed_batch(
+async def test_a_full_disk_releases_the_reserve_and_retries_the_closing_batch(
     watched: Store, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = Outcomes()
@@ -146,7 +146,7 @@ async def test_a_full_disk_releases_the_reserve_and_retries_the_owed_batch(
     assert allocated(reserve) > 0
     monkeypatch.setattr(os, "posix_fallocate", no_space)
     watch.fail_at, watch.fail_times = "INSERT", 1
-    watched.submit(outcomes.batch("owed", [run_ended()], owed=True))
+    watched.submit(outcomes.batch("closing", [run_ended()], closes_run=True))
     await watched.flush()
     assert outcomes.failed == []
     assert allocated(reserve) == 0

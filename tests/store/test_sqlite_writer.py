@@ -110,11 +110,11 @@ async def test_no_batch_waits_for_what_follows_it_once_somebody_waits_for_it(
     await append(watched, created())
     with trio.fail_after(WAIT_SECONDS):
         watched.submit(outcomes.batch("first", [STARTED]))
-        watched.hurry()
+        watched.commit_now()
         await watched.flush()
         watch.hold()
         watched.submit(outcomes.batch("second", [updated()]))
-        watched.hurry()
+        watched.commit_now()
         watched.submit(outcomes.batch("third", [STARTED]))
         await watch.wait_held()
         watch.release()

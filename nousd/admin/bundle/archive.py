@@ -64,9 +64,9 @@ class Archive:
         self._compressed = _Compressed(output)
         self._tar = tarfile.open(fileobj=self._compressed, mode="w", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
-    def leave_out(self, what: str, reason: str) -> None:
+    def leave_out(self, item: str, reason: str) -> None:
         """Record an omission from the bundle."""
-        self.left_out.append(LeftOut(what, reason))
+        self.left_out.append(LeftOut(item, reason))
 
     def add_json(self, name: str, value: Any) -> None:
         """Add a file that is one JSON document."""

@@ -105,7 +105,7 @@ class BundleReport(msgspec.Struct, frozen=True):
         )
 
 
-def bundle(wanted: BundleRequest, target: Path, *, overwrite: bool = False) -> BundleReport:
+def bundle(request: BundleRequest, target: Path, *, overwrite: bool = False) -> BundleReport:
     """Write a bundle to ``target``, readable only by the user.
 
     Raises:
@@ -120,7 +120,7 @@ def bundle(wanted: BundleRequest, target: Path, *, overwrite: bool = False) -> B
             raise StoreError(f"{target} exists; --force overwrites it")
     try:
         with _create_partial_file(target) as (half, file):
-            report = write_bundle(wanted, file, str(target))
+            report = write_bundle(request, file, str(target))
             file.close()
             half.rename(target)
     except OSError as error:
@@ -141,7 +141,7 @@ def _create_partial_file(target: Path) -> Iterator[tuple[Path, IO[bytes]]]:
             half.unlink()
 
 
-def write_bundle(wanted: BundleRequest, output: IO[bytes], name: str) -> BundleReport:
+def write_bundle(request: BundleRequest, output: IO[bytes], name: str) -> BundleReport:
     """Write a bundle to a stream; ``name`` is its name in the report. See ``bundle``.
 
     Raises:
@@ -149,20 +149,20 @@ def write_bundle(wanted: BundleRequest, output: IO[bytes], name: str) -> BundleR
         OSError: the output cannot be written.
     """
     redactor = Redactor(
-        _find_secrets(wanted),
-        rules=(*rules_of(wanted.resolved.settings.redact), *RULES),
+        _find_secrets(request),
+        rules=(*rules_of(request.resolved.settings.redact), *RULES),
         mark=KNOWN,
     )
     now = datetime.now(UTC)
     archive = Archive(output, redactor, now)
-    for what, add in _PARTS.items():
-        with _omit_on_error(what, archive):
-            add(wanted, archive)
+    for item, add in _PARTS.items():
+        with _omit_on_error(item, archive):
+            add(request, archive)
     archive.close(
         {
             "generated_at": now.isoformat(),
-            "session": wanted.session_id or "all",
-            "limits": msgspec.to_builtins(wanted.limits),
+            "session": request.session_id or "all",
+            "limits": msgspec.to_builtins(request.limits),
             "versions": _versions(),
         }
     )
@@ -172,7 +172,7 @@ def write_bundle(wanted: BundleRequest, output: IO[bytes], name: str) -> BundleR
 
 
 @contextmanager
-def _omit_on_error(what: str, archive: Archive) -> Iterator[None]:
+def _omit_on_error(item: str, archive: Archive) -> Iterator[None]:
     try:
         yield
     except SessionNotFound:
@@ -180,20 +180,20 @@ def _omit_on_error(what: str, archive: Archive) -> Iterator[None]:
     except (NousdError, apsw.Error, msgspec.MsgspecError, OSError, ValueError) as error:
         if archive.is_broken:
             raise
-        archive.leave_out(what, f"could not be had: {error}")
+        archive.leave_out(item, f"could not be had: {error}")
 
 
-def _find_secrets(wanted: BundleRequest) -> Iterator[str]:
+def _find_secrets(request: BundleRequest) -> Iterator[str]:
     """Yield the known secrets: from the settings and the environment, and the HTTP token."""
     # An unusable token file is not part of a bundle either.
     with suppress(ConfigError):
-        token = existing_http_token(locations.http_token_file(wanted.resolved.settings.state_dir))
+        token = existing_http_token(locations.http_token_file(request.resolved.settings.state_dir))
         if token is not None:
             yield token
-    for provider in wanted.resolved.settings.providers.values():
+    for provider in request.resolved.settings.providers.values():
         if provider.api_key is not None:
             yield provider.api_key.reveal()
-    for name, value in wanted.environ.items():
+    for name, value in request.environ.items():
         if names_secret(name) and name not in _FOLDERS:
             yield value
 
@@ -215,22 +215,22 @@ def _versions() -> dict[str, str]:
     }
 
 
-def _add_versions(_wanted: BundleRequest, archive: Archive) -> None:
+def _add_versions(_request: BundleRequest, archive: Archive) -> None:
     archive.add_json("versions.json", _versions())
 
 
-def _add_doctor(wanted: BundleRequest, archive: Archive) -> None:
-    found = doctor(wanted.flags, wanted.environ, wanted.config)
+def _add_doctor(request: BundleRequest, archive: Archive) -> None:
+    found = doctor(request.flags, request.environ, request.config)
     archive.add_text("doctor.txt", "\n".join([*map(str, found.checks), found.summary, ""]))
 
 
-def _add_capabilities(wanted: BundleRequest, archive: Archive) -> None:
+def _add_capabilities(request: BundleRequest, archive: Archive) -> None:
     """Add the capabilities of the running daemon, or those of the code if no daemon answers."""
     try:
-        with Connection(wanted.resolved.settings.socket, timeout_seconds=ANSWER_SECONDS) as daemon:
-            told = {"from": "the daemon", **daemon.request("get_capabilities", {}).payload}
+        with Connection(request.resolved.settings.socket, timeout_seconds=ANSWER_SECONDS) as daemon:
+            capabilities = {"from": "the daemon", **daemon.request("get_capabilities", {}).payload}
     except ClientError as error:
-        told = {
+        capabilities = {
             "from": f"the code, as no daemon answers: {error}",
             "protocol": CONTRACT_VERSION,
             "commands": list(COMMANDS),
@@ -238,26 +238,26 @@ def _add_capabilities(wanted: BundleRequest, archive: Archive) -> None:
             "frozen_events": list(FROZEN_EVENTS),
             "limits": {name: value for name, (value, _) in LIMITS.items()},
         }
-    archive.add_json("capabilities.json", told)
+    archive.add_json("capabilities.json", capabilities)
 
 
-def _add_settings(wanted: BundleRequest, archive: Archive) -> None:
-    archive.add_text("settings.txt", "\n".join([*map(str, report(wanted.resolved)), ""]))
+def _add_settings(request: BundleRequest, archive: Archive) -> None:
+    archive.add_text("settings.txt", "\n".join([*map(str, report(request.resolved)), ""]))
 
 
-def _add_log(wanted: BundleRequest, archive: Archive) -> None:
-    path = locations.database_file(wanted.resolved.settings.state_dir)
+def _add_log(request: BundleRequest, archive: Archive) -> None:
+    path = locations.database_file(request.resolved.settings.state_dir)
     if not path.exists():
         raise StoreError(f"there is no log at {path}")
     with open_log(path) as connection:
         connection.execute("BEGIN")
-        if wanted.session_id is not None:
-            _require_session(connection, wanted.session_id)
+        if request.session_id is not None:
+            _require_session(connection, request.session_id)
         with _omit_on_error("the events", archive):
             find_doomed(connection, "main")
-            _add_events(connection, wanted, archive)
+            _add_events(connection, request, archive)
         with _omit_on_error("the artifacts", archive):
-            _add_artifacts(connection, wanted, archive)
+            _add_artifacts(connection, request, archive)
 
 
 def _require_session(connection: apsw.Connection, session_id: str) -> None:
@@ -266,8 +266,8 @@ def _require_session(connection: apsw.Connection, session_id: str) -> None:
         raise SessionNotFound(f"there is no session {session_id} in the log")
 
 
-def _add_events(connection: apsw.Connection, wanted: BundleRequest, archive: Archive) -> None:
-    events = bundle_log.Events(connection, wanted.session_id, bytes_max=wanted.limits.events)
+def _add_events(connection: apsw.Connection, request: BundleRequest, archive: Archive) -> None:
+    events = bundle_log.Events(connection, request.session_id, bytes_max=request.limits.events)
     calls = bundle_log.ToolCalls()
 
     def note_calls() -> Iterator[dict[str, Any]]:
@@ -275,28 +275,30 @@ def _add_events(connection: apsw.Connection, wanted: BundleRequest, archive: Arc
             calls.note(event)
             yield event
 
-    if events.untold:
-        archive.leave_out(f"the {events.untold} oldest events", "they are past the limit of events")
+    if events.omitted:
+        archive.leave_out(
+            f"the {events.omitted} oldest events", "they are past the limit of events"
+        )
     archive.add_json_lines("events.jsonl", note_calls())
     archive.add_json("tool-transcripts.json", list(calls.records.values()))
     if events.damaged:
-        which = ", ".join(f"evt-{seq}" for seq in sorted(events.damaged)[:_DAMAGED_NAMED])
+        named = ", ".join(f"evt-{seq}" for seq in sorted(events.damaged)[:_DAMAGED_NAMED])
         reason = "they cannot be read; nousd check says more"
-        archive.leave_out(f"{len(events.damaged)} damaged events: {which}", reason)
+        archive.leave_out(f"{len(events.damaged)} damaged events: {named}", reason)
 
 
-def _add_artifacts(connection: apsw.Connection, wanted: BundleRequest, archive: Archive) -> None:
+def _add_artifacts(connection: apsw.Connection, request: BundleRequest, archive: Archive) -> None:
     if not bundle_log.has_known_artifacts(connection):
         reason = "the log is of another version: a daemon of this one brings it up to date"
         archive.leave_out("all artifacts", reason)
         return
-    room = wanted.limits.artifacts
-    for stored in bundle_log.list_artifacts(connection, wanted.session_id):
-        reason = _reason_against(stored, room, wanted.limits)
+    room = request.limits.artifacts
+    for stored in bundle_log.list_artifacts(connection, request.session_id):
+        reason = _reason_against(stored, room, request.limits)
         text = None if reason else bundle_log.text_of(connection, stored)
         if reason or text is None:
-            what = f"artifact {stored.id} ({stored.media_type}, {stored.size_bytes} bytes)"
-            archive.leave_out(what, reason or "is not text")
+            item = f"artifact {stored.id} ({stored.media_type}, {stored.size_bytes} bytes)"
+            archive.leave_out(item, reason or "is not text")
             continue
         room -= stored.size_bytes
         archive.add_document(f"artifacts/{stored.id.replace(':', '-')}.txt", text)
@@ -318,17 +320,17 @@ def _may_be_text(media_type: str) -> bool:
     return name.startswith("text/") or name.endswith(("/json", "+json", "/xml", "+xml", "ndjson"))
 
 
-def _add_daemon_log(wanted: BundleRequest, archive: Archive) -> None:
-    path = wanted.resolved.settings.log_file
+def _add_daemon_log(request: BundleRequest, archive: Archive) -> None:
+    path = request.resolved.settings.log_file
     if path is None:
         archive.leave_out("the daemon's own log", "goes to standard error, not to a file")
         return
     size = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(max(0, size - wanted.limits.log))
-        content = file.read(wanted.limits.log)
-    if size > wanted.limits.log:
-        reason = f"is longer than {wanted.limits.log} bytes"
+        file.seek(max(0, size - request.limits.log))
+        content = file.read(request.limits.log)
+    if size > request.limits.log:
+        reason = f"is longer than {request.limits.log} bytes"
         archive.leave_out(f"the beginning of {path.name}", reason)
         # The first line is cut and may begin in the middle of a secret.
         content = content.partition(b"\n")[2]

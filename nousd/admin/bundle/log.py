@@ -44,7 +44,7 @@ _SEQ_MAX: Final = 2**63 - 1
 class Events:
     """The newest events of one session, or of all sessions, that fit into ``bytes_max``.
 
-    ``untold`` is the number of older events that do not fit; ``damaged`` has the numbers of unreadable
+    ``omitted`` is the number of older events that do not fit; ``damaged`` has the numbers of unreadable
     ones.
     """
 
@@ -54,44 +54,44 @@ class Events:
         self._connection = connection
         self._session_id = session_id
         self.damaged: set[int] = set()
-        self._first, self.untold = self._beginning(bytes_max)
-        self._joined, self._gone = self._join()
+        self._first, self.omitted = self._beginning(bytes_max)
+        self._joined, self._dropped = self._join()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield each event in the current version, without the last words of truncated texts."""
         for line in self._lines(None):
-            if line.seq not in self._gone:
-                whole = self._joined.get(line.seq, line.line)
-                event: dict[str, Any] = decode_json(whole)
+            if line.seq not in self._dropped:
+                current = self._joined.get(line.seq, line.line)
+                event: dict[str, Any] = decode_json(current)
                 yield _drop_cut_words(event)
 
     def _beginning(self, bytes_max: int) -> tuple[int, int]:
-        first, room, untold = _SEQ_MAX, bytes_max, 0
+        first, room, omitted = _SEQ_MAX, bytes_max, 0
         values = {"session_id": self._session_id}
         for seq, size in self._connection.execute(_SIZES, values):
             room -= size
             if room >= 0:
                 first = seq
             else:
-                untold += 1
-        return first, untold
+                omitted += 1
+        return first, omitted
 
     def _join(self) -> tuple[Mapping[int, bytes], frozenset[int]]:
         by_message: dict[tuple[str, str], list[Line]] = defaultdict(list)
         for line in self._lines(sorted(DELTA_EVENTS)):
             by_message[line.type, owner_of(line)].append(line)
-        begun = {owner_of(line) for line in self._lines(sorted(STARTS))} if self.untold else None
+        begun = {owner_of(line) for line in self._lines(sorted(STARTS))} if self.omitted else None
         joined: dict[int, bytes] = {}
-        gone: set[int] = set()
-        for (_, told_of), lines in by_message.items():
-            if begun is not None and told_of not in begun:
+        dropped: set[int] = set()
+        for (_, owner), lines in by_message.items():
+            if begun is not None and owner not in begun:
                 # The message's first deltas are missing: the rest may begin in the middle of a secret.
-                gone.update(line.seq for line in lines)
+                dropped.update(line.seq for line in lines)
                 continue
-            for whole in join(reversed(lines)):
-                joined[whole.seq] = whole.line
-                gone.update(whole.gone)
-        return joined, frozenset(gone)
+            for joined_line in join(reversed(lines)):
+                joined[joined_line.seq] = joined_line.line
+                dropped.update(joined_line.removed)
+        return joined, frozenset(dropped)
 
     def _lines(self, types: list[str] | None) -> Iterator[Line]:
         values = {
@@ -100,21 +100,21 @@ class Events:
             "types": None if types is None else msgspec.json.encode(types).decode(),
         }
         for seq, name, version, line in self._connection.execute(_EVENTS, values):
-            whole = _read(name, version, line)
-            if whole is None:
+            current = _read(name, version, line)
+            if current is None:
                 self.damaged.add(seq)
             else:
-                yield Line(seq, name, whole)
+                yield Line(seq, name, current)
 
 
 def _read(name: str, version: int, line: bytes) -> bytes | None:
     """Return a line in the current version; None if it is not an event."""
     try:
-        whole = lift(line, version)
-        decode_json(decode_event(whole).payload, type=EVENTS[name])
+        current = lift(line, version)
+        decode_json(decode_event(current).payload, type=EVENTS[name])
     except (msgspec.MsgspecError, StoreError, ValueError, KeyError):
         return None
-    return whole
+    return current
 
 
 # --- truncated texts -------------------------------------------------------------------------
@@ -134,19 +134,19 @@ def _drop_cut_words(value: Any) -> Any:
         return [_drop_cut_words(item) for item in value]
     if not isinstance(value, dict):
         return value
-    told = {name: _drop_cut_words(item) for name, item in value.items()}
+    shortened = {name: _drop_cut_words(item) for name, item in value.items()}
     for name, ref in _BEGINNINGS:
-        if ref in told and isinstance(told.get(name), str):
-            told[name] = _beginning(told[name])
-    if "args_ref" in told:
-        told["args"] = {
+        if ref in shortened and isinstance(shortened.get(name), str):
+            shortened[name] = _beginning(shortened[name])
+    if "args_ref" in shortened:
+        shortened["args"] = {
             name: _beginning(arg) if isinstance(arg, str) else arg
-            for name, arg in told["args"].items()
+            for name, arg in shortened["args"].items()
         }
     # Earlier versions truncated results without a mark.
-    if len(told.get("result") or "") == TOOL_PREVIEW_CHARS_MAX:
-        told["result"] = _beginning(told["result"])
-    return told
+    if len(shortened.get("result") or "") == TOOL_PREVIEW_CHARS_MAX:
+        shortened["result"] = _beginning(shortened["result"])
+    return shortened
 
 
 def _beginning(text: str) -> str:
@@ -208,8 +208,8 @@ class ToolCalls:
             # A copy of an event of another session.
             return
         if name == _POLICY:
-            said = {key: payload[key] for key in ("source", "decision", "reason")}
-            self._record(payload).setdefault("policy", []).append(said)
+            opinion = {key: payload[key] for key in ("source", "decision", "reason")}
+            self._record(payload).setdefault("policy", []).append(opinion)
         elif name in _KEPT:
             record = self._record(payload)
             record.update({key: payload[key] for key in _KEPT[name] if key in payload})

@@ -35,14 +35,14 @@ class CommitHandle:
     committed. The handle does not hold the batch: it may be kept for long, and events are large.
 
     Args:
-        hurry: called when a task begins to wait; see ``Store.hurry``.
+        commit_now: called when a task begins to wait; see ``Store.commit_now``.
     """
 
     # Every delta has a handle, and hardly any is ever waited for.
-    __slots__ = ("_callbacks", "_hurry", "_waited_for", "failure", "is_settled")
+    __slots__ = ("_callbacks", "_commit_now", "_waited_for", "failure", "is_settled")
 
-    def __init__(self, hurry: Callable[[], None] = lambda: None) -> None:
-        self._hurry = hurry
+    def __init__(self, commit_now: Callable[[], None] = lambda: None) -> None:
+        self._commit_now = commit_now
         self.failure: StoreError | None = None
         self.is_settled = False
         self._waited_for: trio.Event | None = None
@@ -62,7 +62,7 @@ class CommitHandle:
             return
         if self._waited_for is None:
             self._waited_for = trio.Event()
-            self._hurry()
+            self._commit_now()
         await self._waited_for.wait()
 
     async def wait_committed(self) -> None:
@@ -133,10 +133,10 @@ class Log:
                 for event in cut.events
             ]
         )
-        if not cut.wholes:
+        if not cut.artifacts:
             return EncodedEvents(records)
         return EncodedEvents(
-            records, tuple([Artifact(id, *whole) for id, whole in cut.wholes.items()])
+            records, tuple([Artifact(id, *whole) for id, whole in cut.artifacts.items()])
         )
 
     def submit(
@@ -144,15 +144,15 @@ class Log:
         encoded: EncodedEvents,
         *,
         artifacts: Sequence[Artifact] = (),
-        owed: bool = False,
+        closes_run: bool = False,
     ) -> CommitHandle:
         """Submit encoded events, together and in order.
 
         Args:
             artifacts: further artifacts to which the events refer.
-            owed: see ``Batch.owed``.
+            closes_run: see ``Batch.closes_run``.
         """
-        handle = CommitHandle(self._store.hurry)
+        handle = CommitHandle(self._store.commit_now)
 
         def on_failed(failure: StoreError) -> None:
             _log.error("a commit failed: %s", failure)
@@ -163,5 +163,7 @@ class Log:
             self._hub.publish(stored)
 
         all_artifacts = (*encoded.artifacts, *artifacts)
-        self._store.submit(Batch(encoded.records, on_committed, on_failed, all_artifacts, owed))
+        self._store.submit(
+            Batch(encoded.records, on_committed, on_failed, all_artifacts, closes_run)
+        )
         return handle

@@ -43,7 +43,7 @@ class InputDelivery:
         decided = decisions.deliver(
             run.live.state,
             self._turn,
-            where=run.tracker.where,
+            turn_key=run.tracker.where,
             message_id=run.new_id("msg"),
             created_at=run.now(),
         )

@@ -69,7 +69,7 @@ async def close_open_work(
     owing = await collect_open_ends()
     for what, find_ends in owing.items():
         try:
-            await log.submit(log.encode(await find_ends()), owed=True).wait_committed()
+            await log.submit(log.encode(await find_ends()), closes_run=True).wait_committed()
             _log.info("%s was interrupted and is now closed", what)
         except StoreError as failure:
             failures.append(failure)

@@ -96,9 +96,9 @@ def summary_input(
     room = max(window * CHARS_PER_TOKEN // 2, 8_000)
     lines = [_render_entry(entry, _ENTRY_CHARS_MAX) for entry in cut.dropped]
     shown = _count_fitting(lines, room)
-    wish = f"\n\nThe user adds: {instruction}" if instruction else ""
+    addition = f"\n\nThe user adds: {instruction}" if instruction else ""
     text = _join_lines(
-        [f"{_TASK}{wish}\n\n<conversation>", *_newest(lines, shown), "</conversation>"]
+        [f"{_TASK}{addition}\n\n<conversation>", *_newest(lines, shown), "</conversation>"]
     )
     request = ModelInput(
         model=choice.model,
@@ -169,9 +169,9 @@ def mechanical_summary(cut: CutPoint) -> str:
 def _render_entry(entry: Entry, chars_max: int) -> str:
     if isinstance(entry, CompactionEntry):
         return f"summary: {_truncate(entry.summary, SUMMARY_CHARS_MAX)}"
-    who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
+    author = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
     calls = _truncate(_render_calls(entry), chars_max // 2)
-    return f"{who}: {_truncate(entry.text, chars_max)}{calls}"
+    return f"{author}: {_truncate(entry.text, chars_max)}{calls}"
 
 
 def _render_calls(entry: MessageEntry) -> str:

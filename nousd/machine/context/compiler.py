@@ -133,7 +133,7 @@ class InputCache:
     """The common part of one session's inputs; at most one input uses it at a time."""
 
     def __init__(self) -> None:
-        self.whole = GrowingTranscript()
+        self.full = GrowingTranscript()
         self.shortened = GrowingTranscript()
         self.previews: dict[str, Entry] = {}
         """id -> the preview of a large output."""
@@ -143,7 +143,7 @@ class InputCache:
 
     def new_entries(self, context: Sequence[Entry]) -> int:
         """Return how many entries of a context are not folded yet."""
-        return len(context) - self.whole.count_common_entries(context)
+        return len(context) - self.full.count_common_entries(context)
 
     def measure(self, context: Sequence[Entry]) -> Sizes:
         """Return the sizes of a context's entries."""
@@ -203,21 +203,21 @@ def budget_of(window: int, frame: Frame, *, compact_at: float, keep_recent: int)
 
 
 def compile_input(
-    context: Sequence[Entry], frame: Frame, budget: Budget, grown: InputCache | None = None
+    context: Sequence[Entry], frame: Frame, budget: Budget, cache: InputCache | None = None
 ) -> CompiledInput:
     """Compile the input of the model call that continues ``context``.
 
     Args:
-        grown: the cache of the session's inputs. It must not be used elsewhere until this returns.
+        cache: the cache of the session's inputs. It must not be used elsewhere until this returns.
     """
-    grown = grown or InputCache()
-    draft = _Draft(frame, context, budget.window, grown)
-    whole = draft.compile(grown.whole)
-    grown.is_saving = whole.tokens > budget.soft
-    if not grown.is_saving:
-        return whole
+    cache = cache or InputCache()
+    draft = _Draft(frame, context, budget.window, cache)
+    full = draft.compile(cache.full)
+    cache.is_saving = full.tokens > budget.soft
+    if not cache.is_saving:
+        return full
     draft.shorten_old_outputs(budget)
-    shortened = draft.compile(grown.shortened)
+    shortened = draft.compile(cache.shortened)
     crowded = (
         shortened.tokens > budget.soft or draft.tokens_read > _READ_WINDOWS_MAX * budget.window
     )
@@ -245,20 +245,20 @@ def what_is_largest(compiled: CompiledInput) -> str:
 def _describe_entry(entry: Entry) -> str:
     if isinstance(entry, CompactionEntry):
         return f"the summary {entry.id}"
-    who = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
-    return f"entry {entry.id} ({who})"
+    author = f"tool {entry.tool_name}" if entry.role == "tool" else entry.role
+    return f"entry {entry.id} ({author})"
 
 
 class _Draft:
     """A context that is being turned into an input; records which entries are shortened or left out."""
 
     def __init__(
-        self, frame: Frame, context: Sequence[Entry], window: int, grown: InputCache
+        self, frame: Frame, context: Sequence[Entry], window: int, cache: InputCache
     ) -> None:
         self._frame = frame
         self._window = window
         self._context = context
-        self._grown = grown
+        self._cache = cache
         self._sizes = Sizes()
         self._entries: list[Entry] = list(context)
         self._omitted: dict[str, Omitted] = {}
@@ -308,10 +308,10 @@ class _Draft:
             transcript.attachments,
         )
 
-    def _list_omitted(self, not_told: Sequence[Omitted]) -> tuple[Omitted, ...]:
+    def _list_omitted(self, in_transcript: Sequence[Omitted]) -> tuple[Omitted, ...]:
         if not self._omitted:
-            return tuple(not_told)
-        reasons = self._omitted | {omitted.entry_id: omitted for omitted in not_told}
+            return tuple(in_transcript)
+        reasons = self._omitted | {omitted.entry_id: omitted for omitted in in_transcript}
         return tuple(
             reasons[entry_id]
             for entry_id in dict.fromkeys(entry.id for entry in self._context)
@@ -336,7 +336,7 @@ class _Draft:
         The age of an output is the position of its beginning, however long it is; an output that the
         model has not answered yet is new.
         """
-        self._sizes = self._grown.measure(self._context)
+        self._sizes = self._cache.measure(self._context)
         step = max(budget.hard // _STEPS, 1)
         newest = min(self.tokens_read - budget.recent, self._sizes.newest_answer)
         too_many = self._frame.tokens + self.tokens_read - budget.soft
@@ -360,11 +360,11 @@ class _Draft:
     def _shorten(self, index: int) -> int:
         """Turn a tool output into a preview; return the number of tokens saved."""
         entry = self._entries[index]
-        shorter = self._grown.previews.get(entry.id)
+        shorter = self._cache.previews.get(entry.id)
         if shorter is None:
             assert isinstance(entry, MessageEntry)
             shorter = msgspec.structs.replace(entry, text=preview(entry))
-            self._grown.previews[entry.id] = shorter
+            self._cache.previews[entry.id] = shorter
         self._entries[index] = shorter
         self._omitted[entry.id] = Omitted(entry.id, "preview")
         return entry_tokens(entry) - entry_tokens(shorter)
@@ -377,21 +377,21 @@ class _Draft:
         """
         groups = self._groups()
         room = budget.hard - self._frame.tokens - _REMARKS_TOKENS
-        too_many = sum(group.tokens for group in groups) - room
+        excess = sum(group.tokens for group in groups) - room
         step = max(budget.hard // _STEPS, 1)
         reached = 0
-        gone: set[int] = set()
+        left_out: set[int] = set()
         for unit in _units(groups):
             end = groups[unit[-1]].end
-            if too_many <= 0 and end > reached:
+            if excess <= 0 and end > reached:
                 break
-            if too_many > 0:
+            if excess > 0:
                 reached = -(-end // step) * step
-            gone.update(unit)
-            too_many -= sum(groups[index].tokens for index in unit)
-        if too_many > 0 and groups and _may_lose_summary(groups):
-            gone.add(0)
-        self._keep([group for index, group in enumerate(groups) if index not in gone])
+            left_out.update(unit)
+            excess -= sum(groups[index].tokens for index in unit)
+        if excess > 0 and groups and _may_lose_summary(groups):
+            left_out.add(0)
+        self._keep([group for index, group in enumerate(groups) if index not in left_out])
 
     def _keep(self, groups: Sequence[_Group]) -> None:
         kept = [entry for group in groups for entry in group.entries]
@@ -477,9 +477,9 @@ def _is_large(entry: Entry) -> bool:
 def preview(entry: MessageEntry) -> str:
     """Return the beginning of a tool's output, and the location of the whole output."""
     if entry.artifact_id is not UNSET:
-        whole = f"artifact {entry.artifact_id}"
+        location = f"artifact {entry.artifact_id}"
     elif entry.text_ref is not UNSET:
-        whole = f"artifact {entry.text_ref}"
+        location = f"artifact {entry.text_ref}"
     else:
-        whole = f"entry {entry.id}"
-    return f"{entry.text[:PREVIEW_CHARS]}\n[... the whole output: {whole}]"
+        location = f"entry {entry.id}"
+    return f"{entry.text[:PREVIEW_CHARS]}\n[... the whole output: {location}]"

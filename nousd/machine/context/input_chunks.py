@@ -203,12 +203,12 @@ def _extend_hash(chain: Chain | None, new: Json) -> _Hash:
 
 
 def _input_hash(hashed: _Hash, last: Json, rest: Rest, *, is_first: bool) -> str:
-    whole = hashed.copy()
+    full = hashed.copy()
     if last:
-        whole.update(b"" if is_first else b",")
-        whole.update(last)
-    whole.update(END + rest.data.removeprefix(b"{"))
-    return f"sha256:{whole.hexdigest()}"
+        full.update(b"" if is_first else b",")
+        full.update(last)
+    full.update(END + rest.data.removeprefix(b"{"))
+    return f"sha256:{full.hexdigest()}"
 
 
 def _rest(likely: Rest | None, request: ModelInput) -> Rest:

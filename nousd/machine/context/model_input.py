@@ -31,10 +31,14 @@ class ModelChoice(msgspec.Struct, frozen=True):
 
 def with_own(sampling: Sampling | None, own: Sampling) -> Sampling:
     """Return ``sampling`` with the fields that ``own`` sets replaced."""
-    said = {
+    set_fields = {
         name: value for name, value in msgspec.structs.asdict(own).items() if value is not UNSET
     }
-    return Sampling(**said) if sampling is None else msgspec.structs.replace(sampling, **said)
+    return (
+        Sampling(**set_fields)
+        if sampling is None
+        else msgspec.structs.replace(sampling, **set_fields)
+    )
 
 
 class ToolSpec(msgspec.Struct, frozen=True, dict=True):
@@ -91,9 +95,9 @@ class ToolResultMessage(msgspec.Struct, frozen=True, tag_field="role", tag="tool
 ModelMessage = UserMessage | AssistantMessage | ToolResultMessage
 
 
-def begins_with(whole: Sequence[Any], known: Sequence[Any]) -> bool:
+def begins_with(items: Sequence[Any], prefix: Sequence[Any]) -> bool:
     """Return whether a sequence begins with the same objects as another. No Python runs per item."""
-    return len(known) <= len(whole) and all(map(operator.is_, known, whole))
+    return len(prefix) <= len(items) and all(map(operator.is_, prefix, items))
 
 
 class ModelInput(msgspec.Struct, frozen=True, kw_only=True):

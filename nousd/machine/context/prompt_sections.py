@@ -113,6 +113,6 @@ def system_text(sources: Iterable[SourceText]) -> str:
         if not text:
             continue
         heading = _HEADINGS.get(source.kind)
-        where = source.extension if source.kind == "extension" else source.path
-        parts.append(text if heading is None else f"{heading} ({where})\n\n{text.strip()}")
+        origin = source.extension if source.kind == "extension" else source.path
+        parts.append(text if heading is None else f"{heading} ({origin})\n\n{text.strip()}")
     return "\n\n".join(parts)

@@ -42,7 +42,7 @@ _SHORT_CHARS_MAX: Final = EVENT_TEXT_BYTES_MAX // 4
 _BYTES_OF_CHARACTER_MAX: Final = len(r"\u0000")
 """Maximum bytes of one character in JSON."""
 
-Wholes = Mapping[str, bytes | None]
+ArtifactData = Mapping[str, bytes | None]
 """Artifact id -> its bytes; None for one that does not exist."""
 
 T = TypeVar("T", MessageEntry, QueuedInput)
@@ -55,19 +55,19 @@ class CutEvents(msgspec.Struct, frozen=True):
     """Events in their logged form, and the texts that were cut: artifact id -> media type and bytes."""
 
     events: tuple[events.Event, ...]
-    wholes: Mapping[str, tuple[str, bytes]]
+    artifacts: Mapping[str, tuple[str, bytes]]
 
 
 def cut_long_texts(decided: Sequence[events.Event]) -> CutEvents:
     """Return events in which every long text is cut."""
     if _SHORTEN.keys().isdisjoint(map(type, decided)):
         return CutEvents(tuple(decided), {})
-    shears = _Cutter()
+    cutter = _Cutter()
     short = []
     for event in decided:
         shorten = _SHORTEN.get(type(event))
-        short.append(event if shorten is None else shorten(shears, event))
-    return CutEvents(tuple(short), shears.wholes)
+        short.append(event if shorten is None else shorten(cutter, event))
+    return CutEvents(tuple(short), cutter.artifacts)
 
 
 def beginning(text: str) -> str:
@@ -114,7 +114,7 @@ class _Cutter:
     """Cuts the events of one batch; a text that occurs in several of them is hashed once."""
 
     def __init__(self) -> None:
-        self.wholes: dict[str, tuple[str, bytes]] = {}
+        self.artifacts: dict[str, tuple[str, bytes]] = {}
         self._refs: dict[str, dict[str, Any]] = {}
 
     def text_of(self, holder: Any) -> Any:
@@ -147,8 +147,8 @@ class _Cutter:
         (short,) = self._calls_of((call,), EVENT_TEXT_BYTES_MAX)
         return short
 
-    def args_if_any(self, said: events.ToolCallPolicyEvaluated) -> events.Event:
-        short: events.Event = said if said.args is UNSET else self.args_of(said)
+    def args_if_any(self, event: events.ToolCallPolicyEvaluated) -> events.Event:
+        short: events.Event = event if event.args is UNSET else self.args_of(event)
         return short
 
     def _calls_of(self, calls: Iterable[Any], room: int) -> Iterator[Any]:
@@ -201,19 +201,19 @@ class _Cutter:
 
     def _store_artifact(self, media_type: str, data: bytes) -> str:
         artifact_id = artifact_id_of(data)
-        self.wholes[artifact_id] = (media_type, data)
+        self.artifacts[artifact_id] = (media_type, data)
         return artifact_id
 
 
-def _shorten_args(args: Mapping[str, Any], left: int) -> dict[str, Any]:
+def _shorten_args(args: Mapping[str, Any], room: int) -> dict[str, Any]:
     """Return the arguments that are short enough, and the beginnings of strings, as far as they fit."""
     shown: dict[str, Any] = {}
     for name, value in args.items():
         part = value[:_ARG_CHARS_SHOWN] if isinstance(value, str) else value
         size = len(encode_json({name: part}))
-        if size <= left:
+        if size <= room:
             shown[name] = part
-            left -= size
+            room -= size
     return shown
 
 
@@ -255,14 +255,14 @@ def _refs_of_calls(calls: Iterable[ToolCall]) -> dict[str, int]:
     return {call.args_ref: call.args_bytes or 0 for call in calls if call.args_ref is not UNSET}
 
 
-def whole_entry(entry: Entry, wholes: Wholes) -> Entry:
+def whole_entry(entry: Entry, artifact_data: ArtifactData) -> Entry:
     """Restore the text and call arguments of an entry; if an artifact is missing, they stay cut."""
     if not isinstance(entry, MessageEntry) or not refs_in((entry,)):
         return entry
-    entry = _with_text(entry, wholes)
+    entry = _with_text(entry, artifact_data)
     if entry.tool_calls is UNSET:
         return entry
-    calls = tuple(_with_args(call, wholes) for call in entry.tool_calls)
+    calls = tuple(_with_args(call, artifact_data) for call in entry.tool_calls)
     return msgspec.structs.replace(entry, tool_calls=calls)
 
 
@@ -280,18 +280,20 @@ def is_whole(entry: Entry) -> bool:
     return len(_utf8(entry.text)) >= (entry.text_bytes or 0)
 
 
-def whole_inputs(inputs: Sequence[QueuedInput], wholes: Wholes) -> tuple[QueuedInput, ...]:
+def whole_inputs(
+    inputs: Sequence[QueuedInput], artifact_data: ArtifactData
+) -> tuple[QueuedInput, ...]:
     """Restore the texts of inputs; if an artifact is missing, the text stays cut."""
-    return tuple(_with_text(queued, wholes) for queued in inputs)
+    return tuple(_with_text(queued, artifact_data) for queued in inputs)
 
 
-def _with_text(holder: T, wholes: Wholes) -> T:
-    data = wholes.get(holder.text_ref) if isinstance(holder.text_ref, str) else None
+def _with_text(holder: T, artifact_data: ArtifactData) -> T:
+    data = artifact_data.get(holder.text_ref) if isinstance(holder.text_ref, str) else None
     return holder if data is None else msgspec.structs.replace(holder, text=data.decode())
 
 
-def _with_args(call: ToolCall, wholes: Wholes) -> ToolCall:
-    data = wholes.get(call.args_ref) if isinstance(call.args_ref, str) else None
+def _with_args(call: ToolCall, artifact_data: ArtifactData) -> ToolCall:
+    data = artifact_data.get(call.args_ref) if isinstance(call.args_ref, str) else None
     return call if data is None else msgspec.structs.replace(call, args=decode_json(data))
 
 
@@ -302,7 +304,7 @@ def as_logged(logged: Entry, decided: Entry) -> Entry:
     if logged.tool_calls is UNSET or decided.tool_calls is UNSET:
         return msgspec.structs.replace(logged, text=decided.text)
     calls = tuple(
-        msgspec.structs.replace(short, args=whole.args)
-        for short, whole in zip(logged.tool_calls, decided.tool_calls, strict=True)
+        msgspec.structs.replace(short, args=original.args)
+        for short, original in zip(logged.tool_calls, decided.tool_calls, strict=True)
     )
     return msgspec.structs.replace(logged, text=decided.text, tool_calls=calls)

@@ -159,7 +159,7 @@ class _Fold:
         self._accepts = accepts
         self._messages: list[ModelMessage] = []
         self._omitted: list[Omitted] = []
-        self._owed: dict[str, ModelToolCall] = {}
+        self._unanswered_calls: dict[str, ModelToolCall] = {}
         self._tokens = 0
         self._attachments: list[Attachment] = []
 
@@ -167,7 +167,7 @@ class _Fold:
         if isinstance(entry, MessageEntry) and entry.role == "tool":
             self._settle(entry)
             return
-        if self._owed:
+        if self._unanswered_calls:
             self._settle_rest()
         if not isinstance(entry, MessageEntry):
             self._add(UserMessage(SUMMARY_INTRODUCTION + entry.summary))
@@ -178,7 +178,9 @@ class _Fold:
 
     def end(self) -> ModelTranscript:
         """Return the transcript so far; more entries may follow."""
-        last: list[ModelMessage] = [_build_interrupted_result(call) for call in self._owed.values()]
+        last: list[ModelMessage] = [
+            _build_interrupted_result(call) for call in self._unanswered_calls.values()
+        ]
         closing = 0
         if isinstance((last or self._messages or (None,))[-1], AssistantMessage):
             last.append(UserMessage(CONTINUE))
@@ -198,13 +200,15 @@ class _Fold:
     def _user(self, entry: MessageEntry) -> UserMessage:
         if entry.attachments is UNSET:
             return UserMessage(entry.text)
-        taken = tuple(file for file in entry.attachments if self._accepts(file.media_type))
-        self._attachments += taken
-        if len(taken) == len(entry.attachments):
-            return UserMessage(entry.text, taken)
+        accepted = tuple(file for file in entry.attachments if self._accepts(file.media_type))
+        self._attachments += accepted
+        if len(accepted) == len(entry.attachments):
+            return UserMessage(entry.text, accepted)
         self._omitted.append(Omitted(entry.id, "attachment"))
-        remarks = [_describe_omitted_file(file) for file in entry.attachments if file not in taken]
-        return UserMessage("\n".join([entry.text, *remarks]), taken)
+        remarks = [
+            _describe_omitted_file(file) for file in entry.attachments if file not in accepted
+        ]
+        return UserMessage("\n".join([entry.text, *remarks]), accepted)
 
     def _answer(self, entry: MessageEntry) -> None:
         if not entry.tool_calls:  # or UNSET
@@ -213,21 +217,21 @@ class _Fold:
             else:
                 self._omitted.append(Omitted(entry.id, "empty"))
             return
-        asked = tuple(
+        calls = tuple(
             ModelToolCall(call.tool_call_id, call.name, expressible(call.args))
             for call in entry.tool_calls
         )
-        self._add(AssistantMessage(entry.text, asked, _reasoning(entry, self._choice)))
-        self._owed = {call.id: call for call in asked}
+        self._add(AssistantMessage(entry.text, calls, _reasoning(entry, self._choice)))
+        self._unanswered_calls = {call.id: call for call in calls}
 
     def _settle(self, entry: MessageEntry) -> None:
         """Add a result, after adding results for earlier calls that never got one."""
         call_id = "" if entry.tool_call_id is UNSET else entry.tool_call_id
-        if call_id not in self._owed:
+        if call_id not in self._unanswered_calls:
             self._omitted.append(Omitted(entry.id, "no_call"))
             return
-        for earlier in list(self._owed):
-            call = self._owed.pop(earlier)
+        for earlier in list(self._unanswered_calls):
+            call = self._unanswered_calls.pop(earlier)
             if earlier == call_id:
                 break
             self._add(_build_interrupted_result(call))
@@ -235,9 +239,9 @@ class _Fold:
         self._add(ToolResultMessage(call_id, call.name, entry.text, is_error))
 
     def _settle_rest(self) -> None:
-        for call in self._owed.values():
+        for call in self._unanswered_calls.values():
             self._add(_build_interrupted_result(call))
-        self._owed.clear()
+        self._unanswered_calls.clear()
 
 
 def _reasoning(entry: MessageEntry, choice: ModelChoice) -> tuple[ReasoningBlock, ...]:

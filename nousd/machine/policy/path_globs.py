@@ -45,15 +45,15 @@ def deep_glob_regex(glob: str) -> str:
         RuleInvalid: as ``glob_regex``, except that the length is not limited.
     """
     return _any_of(
-        names if "/" in one.rstrip("/") or names == ["."] else ["**", *names]
-        for one in _alternatives(glob)
-        for names in (_names(one),)
+        names if "/" in alternative.rstrip("/") or names == ["."] else ["**", *names]
+        for alternative in _alternatives(glob)
+        for names in (_names(alternative),)
     )
 
 
-def _any_of(several: Iterable[list[str]]) -> str:
+def _any_of(alternatives: Iterable[list[str]]) -> str:
     try:
-        choices = [names_regex(names, RULES) for names in several]
+        choices = [names_regex(names, RULES) for names in alternatives]
     except GlobInvalid as error:
         raise RuleInvalid(str(error)) from error
     return "(?s:" + "|".join(choices) + ")"

@@ -75,8 +75,8 @@ def judge(case: Case) -> Judgement:
         return _build_judgement(case, "ask", reason, (by_rules, by_override))
     by_mode = PolicySource(source="mode", decision=verdict, reason=reason)
     # The reason names the rule.
-    why = by_rules.reason if verdict == by_rules.decision == "ask" else reason
-    return _build_judgement(case, verdict, why, (by_rules, by_mode))
+    shown_reason = by_rules.reason if verdict == by_rules.decision == "ask" else reason
+    return _build_judgement(case, verdict, shown_reason, (by_rules, by_mode))
 
 
 def _format_paths(places: Sequence[str]) -> str:
@@ -88,8 +88,8 @@ def _format_paths(places: Sequence[str]) -> str:
 def _build_judgement(
     case: Case, verdict: Verdict, reason: str, sources: tuple[PolicySource, ...]
 ) -> Judgement:
-    asked = of_decision(tuple(case.rules), "ask")
-    questions = () if case.mode == "yolo" else (protection(), asked)
+    ask_rules = of_decision(tuple(case.rules), "ask")
+    questions = () if case.mode == "yolo" else (protection(), ask_rules)
     closed = find_denied_paths(case.of("deny"), questions, case.tool, case.access)
     # Between the decision and the write, another call may create the rest of a repository.
     closed = closed._replace(repositories=case.mode != "yolo" and not case.access.obeyed)
@@ -108,8 +108,10 @@ def with_doubt(judgement: Judgement, doubt: str, mode: PermissionMode) -> Judgem
         return judgement
     closed = judgement.closed._replace(may_miss=True)
     if any(
-        said.source == "rules" and said.decision == "allow" and said.rule == judgement.rule != ""
-        for said in judgement.sources
+        evaluated.source == "rules"
+        and evaluated.decision == "allow"
+        and evaluated.rule == judgement.rule != ""
+        for evaluated in judgement.sources
     ):
         return judgement._replace(closed=closed)
     verdict: Verdict = "deny" if mode == "yolo" else "ask"
@@ -185,22 +187,22 @@ def _build_doubtful_ruling(finding: Finding, *, may_be_denied: bool = False) -> 
 # --- the mode ------------------------------------------------------------------------------------
 
 
-_Said = tuple[Verdict, str]
+_ModeDecision = tuple[Verdict, str]
 
 
-def _in_yolo(_: Access, ruling: _Ruling) -> _Said:
+def _in_yolo(_: Access, ruling: _Ruling) -> _ModeDecision:
     if ruling.may_be_denied:
         return "deny", f"{ruling.source.reason}, and the mode yolo asks nobody"
     return "allow", "the mode yolo asks nobody"
 
 
-def _in_ask(access: Access, ruling: _Ruling) -> _Said:
+def _in_ask(access: Access, ruling: _Ruling) -> _ModeDecision:
     if not access.classes:
         return _after_rules(ruling, ("allow", "it touches nothing"))
     return _after_rules(ruling, ("ask", "the mode ask asks for every call"))
 
 
-def _in_auto(access: Access, ruling: _Ruling) -> _Said:
+def _in_auto(access: Access, ruling: _Ruling) -> _ModeDecision:
     if "exec" in access.classes and not access.is_confined:
         # Such a program can also reach every network; that it has no sandbox is the stronger reason.
         return _after_rules(ruling, ("ask", "it runs a program without a sandbox"))
@@ -208,11 +210,11 @@ def _in_auto(access: Access, ruling: _Ruling) -> _Said:
         return _after_rules(ruling, ("ask", "it reaches a network"))
     if not access.is_inside:
         return _after_rules(ruling, ("ask", "it leads out of the workdir"))
-    said = "it stays inside of the workdir" if access.classes else "it touches nothing"
-    return _after_rules(ruling, ("allow", said))
+    allowed_because = "it stays inside of the workdir" if access.classes else "it touches nothing"
+    return _after_rules(ruling, ("allow", allowed_because))
 
 
-def _after_rules(ruling: _Ruling, otherwise: _Said) -> _Said:
+def _after_rules(ruling: _Ruling, otherwise: _ModeDecision) -> _ModeDecision:
     match ruling.source.decision:
         case "allow":
             return "allow", "a rule allows it"

@@ -168,8 +168,8 @@ def check_rule(text: str, decision: RuleDecision, origin: str = "") -> None:
             command_rules.check_allows(command)
     except RuleInvalid as error:
         shown = text if len(text) <= 200 else f"{text[:200]}..."
-        where = f" ({origin})" if origin else ""
-        raise RuleInvalid(f"{decision} rule {shown!r}: {error}{where}") from None
+        suffix = f" ({origin})" if origin else ""
+        raise RuleInvalid(f"{decision} rule {shown!r}: {error}{suffix}") from None
 
 
 @lru_cache(maxsize=4096)
@@ -279,10 +279,10 @@ def _of_tool_or_class(
     """Return the denials or questions that may cover calls of a tool with such effects: a few of those
     in force, and the same for each call.
     """
-    meant = ((rule, rule.meaning) for rule in rules)
+    meanings = ((rule, rule.meaning) for rule in rules)
     return tuple(
         rule
-        for rule, meaning in meant
+        for rule, meaning in meanings
         if meaning.is_about_tool(tool) or _is_of_class(meaning, classes)
     )
 

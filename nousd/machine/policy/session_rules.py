@@ -40,13 +40,13 @@ def with_denial(rules: SessionRules | None, text: str) -> SessionRules | None:
     return more if len(more.deny) <= SESSION_RULES_MAX and has_room(more) else None
 
 
-def merge_rules(several: Iterable[SessionRules | None]) -> SessionRules | None:
+def merge_rules(layers: Iterable[SessionRules | None]) -> SessionRules | None:
     """Return the combined rules of several sessions; None if none has any."""
-    some = [rules for rules in several if rules is not None]
-    if not some:
+    present = [rules for rules in layers if rules is not None]
+    if not present:
         return None
     return SessionRules(
-        allow=tuple(text for rules in some for text in rules.allow),
-        ask=tuple(text for rules in some for text in rules.ask),
-        deny=tuple(text for rules in some for text in rules.deny),
+        allow=tuple(text for rules in present for text in rules.allow),
+        ask=tuple(text for rules in present for text in rules.ask),
+        deny=tuple(text for rules in present for text in rules.deny),
     )

@@ -73,14 +73,14 @@ def apply_worker_limits(by_parents: Judgement, case: WorkersCase) -> Judgement:
 
 
 def _own(case: WorkersCase) -> Judgement:
-    who = f"the worker {case.worker.name}"
+    origin = f"the worker {case.worker.name}"
     permissions = case.worker.permissions
     # If the mode is not stricter than the parents', a permission would change nothing.
     allowed = permissions.allow if case.is_narrower else ("*",)
     rules = (
-        *rules_of("deny", permissions.deny, who),
-        *rules_of("ask", permissions.ask, who),
-        *rules_of("allow", allowed, who),
+        *rules_of("deny", permissions.deny, origin),
+        *rules_of("ask", permissions.ask, origin),
+        *rules_of("allow", allowed, origin),
         *rules_of("allow", case.granted, "the user", is_grant=True),
     )
     return judge(Case(case.tool, case.access, case.mode, rules))

@@ -81,12 +81,12 @@ def deltas_of(end: Line, newest_first: Iterable[Line]) -> Iterator[Line]:
 
 
 class JoinedDeltas(NamedTuple):
-    """``line`` replaces the events from ``first`` to ``seq``; ``gone`` are removed."""
+    """``line`` replaces the events from ``first`` to ``seq``; ``removed`` are deleted."""
 
     seq: int
     first: int
     line: bytes
-    gone: tuple[int, ...]
+    removed: tuple[int, ...]
 
 
 def join(newest_first: Iterable[Line]) -> tuple[JoinedDeltas, ...]:
@@ -114,18 +114,18 @@ _decoder: Final = json_decoder(_DeltaLine)
 
 
 def _join_deltas(newest_first: Sequence[Line]) -> JoinedDeltas:
-    last, *gone = newest_first
+    last, *removed = newest_first
     # Only the newest line can be a joined one, so the oldest line has the first number.
     first = newest_first[-1].seq
-    told = [_decoder.decode(event.line).payload for event in reversed(newest_first)]
+    deltas = [_decoder.decode(event.line).payload for event in reversed(newest_first)]
     event = decode_event(last.line)
-    whole = msgspec.structs.replace(
+    joined = msgspec.structs.replace(
         event_in(event),
-        delta="".join(piece.delta for piece in told),
+        delta="".join(delta.delta for delta in deltas),
         joined_from=cursor(first),
     )
-    if len({piece.stream for piece in told}) > 1:
+    if len({delta.stream for delta in deltas}) > 1:
         # Joined in the order of arrival, which matters more than the stream of each delta.
-        whole = msgspec.structs.replace(whole, stream=UNSET)
-    line = number_event(last.seq, encode_event_tail(whole, event.ts))
-    return JoinedDeltas(last.seq, first, line, tuple(event.seq for event in gone))
+        joined = msgspec.structs.replace(joined, stream=UNSET)
+    line = number_event(last.seq, encode_event_tail(joined, event.ts))
+    return JoinedDeltas(last.seq, first, line, tuple(event.seq for event in removed))

@@ -85,4 +85,7 @@ class CallLifecycle:
         completed = build_interrupted_end(
             self.call, self._sources, self._started, reason, result=f"tool_error: {reason}"
         )
-        return (*[build_rejection(asked, reason) for asked in self._questions.values()], completed)
+        return (
+            *[build_rejection(question, reason) for question in self._questions.values()],
+            completed,
+        )

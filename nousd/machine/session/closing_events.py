@@ -75,7 +75,7 @@ def open_ends(
     ends: list[events.Event] = []
     if tracker.message is not None:
         ends += _message_ends(tracker, STOP_REASONS[status], leaf_id, now, error)
-    if tracker.asked_by_tasks:
+    if tracker.task_requests:
         ends += _ends_of_tasks(tracker, STOP_REASONS[status])
     if tracker.tool is not None:
         ends += _tool_ends(tracker, tracker.tool, STOP_REASONS[status], leaf_id, now)
@@ -108,9 +108,9 @@ def _message_ends(
 
 
 def _ends_of_tasks(tracker: LifecycleTracker, reason: CutOff) -> list[events.Event]:
-    asked = tracker.asked_by_tasks.values()
-    questions = [each for each in asked if isinstance(each, events.QuestionAsked)]
-    requests = [each for each in asked if isinstance(each, events.PermissionRequested)]
+    open_requests = tracker.task_requests.values()
+    questions = [each for each in open_requests if isinstance(each, events.QuestionAsked)]
+    requests = [each for each in open_requests if isinstance(each, events.PermissionRequested)]
     return [
         *[build_rejection(question, reason) for question in questions],
         *[_build_denial(request, reason) for request in requests],
@@ -121,7 +121,9 @@ def _tool_ends(
     tracker: LifecycleTracker, tool: OpenTool, reason: CutOff, leaf_id: str | None, now: str
 ) -> list[events.Event]:
     call: Any = tracker.where | tool.keys
-    ends: list[events.Event] = [build_rejection(asked, reason) for asked in tool.questions.values()]
+    ends: list[events.Event] = [
+        build_rejection(question, reason) for question in tool.questions.values()
+    ]
     phase = tracker.phase_of(tool)
     if phase is Phase.REQUESTED:
         ends.append(events.ToolCallDenied(**call, by="stop", reason=reason))
@@ -221,30 +223,30 @@ def build_interrupted_end(
     )
 
 
-def _build_denial(asked: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
+def _build_denial(request: events.PermissionRequested, reason: str) -> events.ToolCallDenied:
     """Return the denial that ends the approval request of a task when its call is stopped."""
     return events.ToolCallDenied(
-        session_id=asked.session_id,
-        run_id=asked.run_id,
-        turn_id=asked.turn_id,
-        tool_call_id=asked.tool_call_id,
-        attempt=asked.attempt,
-        tool_name=asked.tool_name,
-        input_hash=asked.input_hash,
+        session_id=request.session_id,
+        run_id=request.run_id,
+        turn_id=request.turn_id,
+        tool_call_id=request.tool_call_id,
+        attempt=request.attempt,
+        tool_name=request.tool_name,
+        input_hash=request.input_hash,
         by="stop",
         reason=reason,
-        origin=asked.origin,
+        origin=request.origin,
     )
 
 
-def build_rejection(asked: events.QuestionAsked, reason: str) -> events.QuestionRejected:
+def build_rejection(question: events.QuestionAsked, reason: str) -> events.QuestionRejected:
     """Return the rejection that ends a question when its call is stopped."""
     return events.QuestionRejected(
-        **asked.call,
-        question_id=asked.question_id,
+        **question.call,
+        question_id=question.question_id,
         by="stop",
         reason=reason,
-        origin=asked.origin,
+        origin=question.origin,
     )
 
 

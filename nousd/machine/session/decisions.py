@@ -338,8 +338,8 @@ def begin_turn(
     """
     appended = append_waiting(state, run_id=run_id)
     leaf_id = leaf_after(appended, state.leaf_id)
-    left = queue.without(state.queue, queue.list_messages(state.queue))
-    state = msgspec.structs.replace(state, **queue_fields(left))
+    remaining = queue.without(state.queue, queue.list_messages(state.queue))
+    state = msgspec.structs.replace(state, **queue_fields(remaining))
     common: TurnKey = {
         "session_id": state.session_id,
         "run_id": run_id,
@@ -348,7 +348,7 @@ def begin_turn(
     if not turn.inputs:
         return (*appended, events.TurnStart(**common))
     delivered = _deliver_inputs(
-        state, turn, where=common, leaf_id=leaf_id, message_id=message_id, created_at=created_at
+        state, turn, turn_key=common, leaf_id=leaf_id, message_id=message_id, created_at=created_at
     )
     return (*appended, events.TurnStart(**common), *delivered)
 
@@ -371,13 +371,13 @@ def take_steer(state: SessionState, steer: queue.Turn, run_id: str) -> Events:
 
 
 def deliver(
-    state: SessionState, turn: queue.Turn, *, where: TurnKey, message_id: str, created_at: str
+    state: SessionState, turn: queue.Turn, *, turn_key: TurnKey, message_id: str, created_at: str
 ) -> Events:
     """Consume delivered inputs, with whole texts: user message and entry are one step."""
     return _deliver_inputs(
         state,
         turn,
-        where=where,
+        turn_key=turn_key,
         leaf_id=state.leaf_id,
         message_id=message_id,
         created_at=created_at,
@@ -388,7 +388,7 @@ def _deliver_inputs(
     state: SessionState,
     turn: queue.Turn,
     *,
-    where: TurnKey,
+    turn_key: TurnKey,
     leaf_id: str | None,
     message_id: str,
     created_at: str,
@@ -400,7 +400,7 @@ def _deliver_inputs(
     """
     only = turn.inputs[0] if len(turn.inputs) == 1 else None
     message = _message_of(turn, only)
-    run_id = where["run_id"]
+    run_id = turn_key["run_id"]
     entries: Events = ()
     if only is not None and _is_there(only, run_id, state.leaf_id):
         message_id = only.entry_id or message_id
@@ -416,10 +416,10 @@ def _deliver_inputs(
         entries = (events.EntryAppended(session_id=state.session_id, run_id=run_id, entry=entry),)
     text = {key: message[key] for key in ("text", "text_ref", "text_bytes") if key in message}
     return (
-        events.MessageStart(**where, message_id=message_id, role="user", **message),
+        events.MessageStart(**turn_key, message_id=message_id, role="user", **message),
         *build_removal_updates(state, "consumed", turn.inputs, run_id),
         *entries,
-        events.MessageEnd(**where, message_id=message_id, **text),
+        events.MessageEnd(**turn_key, message_id=message_id, **text),
     )
 
 

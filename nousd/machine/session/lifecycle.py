@@ -246,7 +246,7 @@ class LifecycleTracker:
         self.phase = Phase.BEFORE
         self.turns = 0
         self.model = ""
-        self.asked: events.ModelInput | None = None
+        self.model_input: events.ModelInput | None = None
         self.turn_kind: TurnKind = "resume"
         self.message: OpenMessage | None = None
         self.messages: set[str] = set()
@@ -256,7 +256,7 @@ class LifecycleTracker:
         bracket."""
         self.tool: OpenTool | None = None
         """The call with the open bracket."""
-        self.asked_by_tasks: dict[str, events.PermissionRequested | events.QuestionAsked] = {}
+        self.task_requests: dict[str, events.PermissionRequested | events.QuestionAsked] = {}
         """The open requests of the tasks of its calls, by their ids."""
 
     @property
@@ -313,13 +313,13 @@ class LifecycleTracker:
         assert is_running, f"{type(event).__name__} of a task in {self.phase}"
         match event:
             case events.PermissionRequested():
-                self.asked_by_tasks[event.tool_call_id] = event
+                self.task_requests[event.tool_call_id] = event
             case events.QuestionAsked():
-                self.asked_by_tasks[event.question_id] = event
+                self.task_requests[event.question_id] = event
             case events.ToolCallApproved() | events.ToolCallDenied():
-                self.asked_by_tasks.pop(event.tool_call_id, None)
+                self.task_requests.pop(event.tool_call_id, None)
             case events.QuestionAnswered() | events.QuestionRejected():
-                self.asked_by_tasks.pop(event.question_id, None)
+                self.task_requests.pop(event.question_id, None)
 
     def phase_of(self, tool: OpenTool) -> Phase:
         """Return the phase of a call without an end."""
@@ -341,7 +341,7 @@ def _on_turn_start(tracker: LifecycleTracker, _: events.TurnStart) -> None:
 
 
 def _on_model_input(tracker: LifecycleTracker, event: events.ModelInput) -> None:
-    tracker.asked = event
+    tracker.model_input = event
 
 
 def _on_usage_reported(tracker: LifecycleTracker, event: events.UsageReported) -> None:

@@ -143,9 +143,9 @@ def next_turn(
     return None
 
 
-def without(queue: Inputs, gone: Inputs) -> Inputs:
+def without(queue: Inputs, removed: Inputs) -> Inputs:
     """Return the queue without the given inputs."""
-    ids = {queued.input_id for queued in gone}
+    ids = {queued.input_id for queued in removed}
     return tuple(queued for queued in queue if queued.input_id not in ids)
 
 
@@ -157,10 +157,10 @@ def with_edited(queue: Inputs, edited: Inputs) -> Inputs:
 
 def with_moved(queue: Inputs, moved: Inputs, before: str) -> Inputs:
     """Return the queue with the given inputs directly before the one with the id ``before``."""
-    left = without(queue, moved)
-    places = (at for at, queued in enumerate(left) if queued.input_id == before)
-    place = next(places, len(left))
-    return (*left[:place], *moved, *left[place:])
+    others = without(queue, moved)
+    places = (at for at, queued in enumerate(others) if queued.input_id == before)
+    place = next(places, len(others))
+    return (*others[:place], *moved, *others[place:])
 
 
 def with_each(queue: Inputs, changed: Inputs) -> Inputs:

@@ -74,8 +74,8 @@ def build_edited_update(
     Raises:
         CommandRejected: ``queue_full``.
     """
-    left = queue.without(state.queue, (queued,))
-    if queue.chars_of(left) + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
+    others = queue.without(state.queue, (queued,))
+    if queue.chars_of(others) + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return _build_update(state, "edited", queued, state.pending_counts, client_id)
 
@@ -122,15 +122,15 @@ def build_removal_updates(
         client_id: the name of the client that removes them, if one does and gave its name.
     """
     updates = []
-    left, revision = state.queue, state.queue_revision
-    for some in _group_by_size(inputs):
-        left = queue.without(left, some)
-        revision += any(queued.kind != "message" for queued in some)
+    remaining, revision = state.queue, state.queue_revision
+    for group in _group_by_size(inputs):
+        remaining = queue.without(remaining, group)
+        revision += any(queued.kind != "message" for queued in group)
         update = events.QueueUpdate(
             session_id=state.session_id,
             change=change,
-            inputs=some,
-            pending_counts=queue.pending_counts(left),
+            inputs=group,
+            pending_counts=queue.pending_counts(remaining),
             run_id=or_unset(run_id),
             client_id=or_unset(client_id),
             queue_revision=revision,
@@ -149,12 +149,12 @@ def build_delivering_updates(
         events.QueueUpdate(
             session_id=state.session_id,
             change="delivering",
-            inputs=some,
+            inputs=group,
             pending_counts=state.pending_counts,
             run_id=run_id,
             queue_revision=state.queue_revision,
         )
-        for some in _group_by_size(inputs)
+        for group in _group_by_size(inputs)
     )
 
 

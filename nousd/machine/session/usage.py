@@ -53,17 +53,17 @@ def build_unreported_usage(tracker: LifecycleTracker) -> tuple[Event, ...]:
     cost are unknown. Earlier versions, which do not log the called model, did not count a call that was
     interrupted.
     """
-    message, asked = tracker.message, tracker.asked
+    message, model_input = tracker.message, tracker.model_input
     if message is None or message.role != "assistant" or message.is_counted:
         return ()
-    if asked is None or asked.provider is UNSET:
+    if model_input is None or model_input.provider is UNSET:
         return ()
     return (
         UsageReported(
             **tracker.where,
             message_id=message.message_id,
-            model=asked.model,
-            provider=asked.provider,
+            model=model_input.model,
+            provider=model_input.provider,
             purpose="answer",
         ),
     )

@@ -45,8 +45,8 @@ class _Events:
         index = self._index(joined.seq)
         rows.events[index] = msgspec.structs.replace(rows.events[index], line=joined.line)
         rows.joined_from[joined.seq] = joined.first
-        gone = set(joined.gone)
-        rows.events = [event for event in rows.events if event.seq not in gone]
+        removed = set(joined.removed)
+        rows.events = [event for event in rows.events if event.seq not in removed]
 
     def _index(self, seq: int) -> int:
         return bisect_left(self._rows.events, seq, key=_seq)

@@ -22,14 +22,14 @@ from nousd.wire.responses.transcripts import TreeNode
 
 
 def events_after(
-    rows: Rows, after: int, wanted: EventFilter, *, head: int, limit: int, bytes_max: int
+    rows: Rows, after: int, event_filter: EventFilter, *, head: int, limit: int, bytes_max: int
 ) -> tuple[StoredEvent, ...]:
     page: list[StoredEvent] = []
     size = 0
     for event in islice(rows.events, bisect_right(rows.events, after, key=_seq), None):
         if event.seq > head:
             break
-        if not _matches(event, wanted):
+        if not _matches(event, event_filter):
             continue
         size += len(event.line)
         if len(page) == limit or (page and size > bytes_max):
@@ -38,11 +38,11 @@ def events_after(
     return tuple(page)
 
 
-def is_pruned(rows: Rows, cursor: int, wanted: EventFilter) -> bool:
-    behind = islice(rows.events, bisect_right(rows.events, cursor, key=_seq), None)
+def is_pruned(rows: Rows, cursor: int, event_filter: EventFilter) -> bool:
+    later_events = islice(rows.events, bisect_right(rows.events, cursor, key=_seq), None)
     return any(
-        rows.joined_from.get(event.seq, event.seq) <= cursor and _matches(event, wanted)
-        for event in behind
+        rows.joined_from.get(event.seq, event.seq) <= cursor and _matches(event, event_filter)
+        for event in later_events
     )
 
 
@@ -113,8 +113,8 @@ def runs(
 ) -> tuple[RunRecord, ...]:
     newest_first = list(reversed(rows.runs.values()))
     start = _place_behind(before, [run.run_id for run in newest_first])
-    wanted = (run for run in newest_first[start:] if session_id in (None, run.session_id))
-    return tuple(islice(wanted, limit))
+    matching = (run for run in newest_first[start:] if session_id in (None, run.session_id))
+    return tuple(islice(matching, limit))
 
 
 def open_runs(rows: Rows) -> tuple[RunRecord, ...]:
@@ -131,22 +131,22 @@ def tool_call(rows: Rows, tool_call_id: str, attempt: int | None) -> ToolCallRow
 
 
 def tool_call_by_client_id(rows: Rows, session_id: str, client_call_id: str) -> ToolCallRow | None:
-    wanted = (session_id, client_call_id)
+    key = (session_id, client_call_id)
     calls = rows.tool_calls.values()
-    return next((c for c in calls if (c.session_id, c.client_call_id) == wanted), None)
+    return next((c for c in calls if (c.session_id, c.client_call_id) == key), None)
 
 
 def tool_calls(
     rows: Rows, session_id: str | None, run_id: str | None, *, limit: int, before: int
 ) -> tuple[ToolCallRow, ...]:
-    wanted = (
+    matching = (
         call
         for call in reversed(rows.tool_calls.values())
         if call.seq < before
         and session_id in (None, call.session_id)
         and run_id in (None, call.run_id)
     )
-    return tuple(islice(wanted, limit))
+    return tuple(islice(matching, limit))
 
 
 def list_unanswered_calls(
@@ -171,7 +171,7 @@ def open_client_calls(rows: Rows) -> tuple[ToolCallRow, ...]:
 
 def sessions(
     rows: Rows,
-    wanted: SessionFilter = EVERY_SESSION,
+    session_filter: SessionFilter = EVERY_SESSION,
     *,
     limit: int,
     before: str | None,
@@ -180,7 +180,7 @@ def sessions(
     touched = rows.touched
     bound = None if before is None else touched.get(before, 0)
     newest_first = sorted(
-        (row for row in rows.sessions.values() if is_wanted(row, wanted)),
+        (row for row in rows.sessions.values() if is_wanted(row, session_filter)),
         key=lambda row: touched[row.session_id],
         reverse=True,
     )
@@ -189,11 +189,11 @@ def sessions(
 
 
 def search(
-    rows: Rows, wanted: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
+    rows: Rows, session_filter: SessionFilter, text: str, *, limit: int, after: SearchPlace | None
 ) -> SearchPage:
     touched = rows.touched
     newest_first = sorted(
-        (row for row in rows.sessions.values() if is_wanted(row, wanted)),
+        (row for row in rows.sessions.values() if is_wanted(row, session_filter)),
         key=lambda row: touched[row.session_id],
         reverse=True,
     )
@@ -249,9 +249,9 @@ def _seq(event: StoredEvent) -> int:
     return event.seq
 
 
-def _matches(event: StoredEvent, wanted: EventFilter) -> bool:
+def _matches(event: StoredEvent, event_filter: EventFilter) -> bool:
     return (
-        (wanted.types is None or event.type in wanted.types)
-        and (wanted.session_id is None or event.session_id == wanted.session_id)
-        and (wanted.run_id is None or event.run_id == wanted.run_id)
+        (event_filter.types is None or event.type in event_filter.types)
+        and (event_filter.session_id is None or event.session_id == event_filter.session_id)
+        and (event_filter.run_id is None or event.run_id == event_filter.run_id)
     )

@@ -107,21 +107,21 @@ def _replace_session(rows: Rows, session_id: str, fields: dict[str, Any]) -> Non
 
 
 def _forget_session(rows: Rows, change: row_changes.ForgetSession) -> None:
-    gone = change.session_id
+    session_id = change.session_id
     rows.events = [
-        event for event in rows.events if event.session_id != gone or event.seq >= change.seq
+        event for event in rows.events if event.session_id != session_id or event.seq >= change.seq
     ]
-    rows.runs = {key: run for key, run in rows.runs.items() if run.session_id != gone}
+    rows.runs = {key: run for key, run in rows.runs.items() if run.session_id != session_id}
     rows.tool_calls = {
-        key: call for key, call in rows.tool_calls.items() if call.session_id != gone
+        key: call for key, call in rows.tool_calls.items() if call.session_id != session_id
     }
-    rows.sessions.pop(gone, None)
-    rows.entries.pop(gone, None)
-    rows.inputs.pop(gone, None)
-    released = rows.artifact_uses.pop(gone, set())
+    rows.sessions.pop(session_id, None)
+    rows.entries.pop(session_id, None)
+    rows.inputs.pop(session_id, None)
+    released = rows.artifact_uses.pop(session_id, set())
     for artifact_id in released.difference(*rows.artifact_uses.values()):
         rows.artifacts.pop(artifact_id, None)
-    if rows.defaults.active_session_id == gone:
+    if rows.defaults.active_session_id == session_id:
         rows.defaults = msgspec.structs.replace(rows.defaults, active_session_id=None)
 
 
@@ -176,13 +176,13 @@ def _edit_input(rows: Rows, change: row_changes.EditInput) -> None:
 def _move_input(rows: Rows, change: row_changes.MoveInput) -> None:
     inputs = rows.inputs[change.session_id]
     waiting = [input_id for input_id, row in inputs.items() if row.state == "pending"]
-    left = [input_id for input_id in waiting if input_id != change.input_id]
-    if len(left) == len(waiting) or change.before_input_id not in left:
+    reordered = [input_id for input_id in waiting if input_id != change.input_id]
+    if len(reordered) == len(waiting) or change.before_input_id not in reordered:
         return
-    left.insert(left.index(change.before_input_id), change.input_id)
-    dealt = iter([(input_id, inputs[input_id]) for input_id in left])
+    reordered.insert(reordered.index(change.before_input_id), change.input_id)
+    in_order = iter([(input_id, inputs[input_id]) for input_id in reordered])
     rows.inputs[change.session_id] = dict(
-        next(dealt) if row.state == "pending" else (input_id, row)
+        next(in_order) if row.state == "pending" else (input_id, row)
         for input_id, row in inputs.items()
     )
 

@@ -45,7 +45,7 @@ async def open_store(*, before_commit: Callable[[], None] = lambda: None) -> Asy
 
     Args:
         before_commit: called before each commit. A StoreError that it raises fails the commit; a
-            StoreFull spares batches that are ``owed``, for which there is always space.
+            StoreFull spares batches with ``closes_run``, for which there is always space.
     """
     store = MemoryStore(before_commit)
     try:
@@ -99,7 +99,7 @@ class MemoryStore:
         self._queued.append(batch)
         self._pending.add(batch)
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Do nothing: no batch is held open here."""
 
     async def flush(self) -> None:
@@ -217,7 +217,7 @@ class MemoryStore:
     async def events_after(
         self,
         after: int,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         *,
         limit: int,
         bytes_max: int,
@@ -226,7 +226,7 @@ class MemoryStore:
         head = self.head if until is None else min(until, self.head)
         await trio.lowlevel.checkpoint()
         return queries.events_after(
-            self._rows, after, wanted, head=head, limit=limit, bytes_max=bytes_max
+            self._rows, after, event_filter, head=head, limit=limit, bytes_max=bytes_max
         )
 
     is_pruned = _read(queries.is_pruned)
@@ -259,4 +259,4 @@ class MemoryStore:
 
 
 def _is_paid_for(batch: Batch, failure: StoreError) -> bool:
-    return batch.owed and isinstance(failure, StoreFull)
+    return batch.closes_run and isinstance(failure, StoreFull)

@@ -46,15 +46,15 @@ class ArtifactWrites:
         put = ArtifactInfo(artifact_id, media_type, source.size_bytes, now)
         self._under_way[artifact_id] += 1
         try:
-            done: ArtifactInfo | None = None
+            stored: ArtifactInfo | None = None
             # Repeat if another caller stored the artifact meanwhile and it was deleted with its session.
-            while done is None:
+            while stored is None:
                 known: ArtifactInfo | None = await self._do(
                     lambda rows: steps.begin(rows, artifact_id, put.size_bytes, now)
                 )
                 if known is None:
                     await self._put_chunks(source)
-                done = await self._do(lambda rows: steps.finish_steps(rows, put), durable=True)
+                stored = await self._do(lambda rows: steps.finish_steps(rows, put), durable=True)
         except (StoreError, OSError):
             await self._drop_chunks(artifact_id)
             raise
@@ -62,7 +62,7 @@ class ArtifactWrites:
             self._under_way[artifact_id] -= 1
             if not self._under_way[artifact_id]:
                 del self._under_way[artifact_id]
-        return done
+        return stored
 
     async def _put_chunks(self, source: ArtifactSource) -> None:
         digest = hashlib.sha256()

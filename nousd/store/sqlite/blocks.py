@@ -21,8 +21,8 @@ SEQ_MAX: Final = 2**63 - 1
 """Larger than the number of any event."""
 
 
-def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
-    """Return the ``FROM`` clause of the wanted rows after ``:after``, up to ``:head``.
+def _in_blocks(indexed: str, condition: str, *, indexes: str = "TRUE") -> str:
+    """Return the ``FROM`` clause of the rows that meet a condition, after ``:after``, up to ``:head``.
 
     Args:
         indexed: the table, and its index that begins with the block and covers the condition.
@@ -38,7 +38,7 @@ def _in_blocks(indexed: str, wanted: str, *, indexes: str = "TRUE") -> str:
             )
             SELECT block FROM blocks
         ) CROSS JOIN {indexed}
-        WHERE {BLOCK} = block AND {indexes} AND {wanted} AND seq > :after AND seq <= :head
+        WHERE {BLOCK} = block AND {indexes} AND {condition} AND seq > :after AND seq <= :head
     """  # noqa: S608  the names are constants
 
 

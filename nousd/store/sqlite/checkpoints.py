@@ -48,10 +48,10 @@ class Checkpointer:
         self._threads: Final = ThreadPoolExecutor(1, thread_name_prefix="nousd log checkpoints")
         self._moving: Future[CheckpointResult] | None = None
 
-    def begin(self, then: Callable[[], None]) -> None:
-        """Start a checkpoint; ``then`` is called in the background thread when it has ended."""
+    def begin(self, on_done: Callable[[], None]) -> None:
+        """Start a checkpoint; ``on_done`` is called in the background thread when it has ended."""
         self._moving = self._threads.submit(self._move)
-        self._moving.add_done_callback(lambda _: then())
+        self._moving.add_done_callback(lambda _: on_done())
 
     @property
     def is_busy(self) -> bool:

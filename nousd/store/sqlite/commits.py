@@ -214,11 +214,11 @@ class Commits:
 
     def _synchronize(self, *, fully: bool) -> None:
         """Set whether later commits are on disk when they return."""
-        wanted = _SYNCED if fully else "NORMAL"
-        if wanted != self._synchronous:
+        mode = _SYNCED if fully else "NORMAL"
+        if mode != self._synchronous:
             # Not with `execute`: its cache would skip preparing the statement, which sets the mode.
-            self._connection.pragma("synchronous", wanted)
-            self._synchronous = wanted
+            self._connection.pragma("synchronous", mode)
+            self._synchronous = mode
 
     # --- failures ----------------------------------------------------------------------------
 
@@ -308,11 +308,11 @@ class Commits:
 
     # --- the WAL -----------------------------------------------------------------------------
 
-    def tidy(self, then: Callable[[], None]) -> None:
+    def tidy(self, on_done: Callable[[], None]) -> None:
         """Move the content of the WAL to the database once it is large or includes deleted content.
 
-        Most of it moves in the background; ``then`` is called afterwards, and must cause another call.
-        A failure costs only the space of the WAL; later calls make up for it.
+        Most of it moves in the background; ``on_done`` is called afterwards, and must cause another
+        call. A failure costs only the space of the WAL; later calls make up for it.
         """
         is_too_long = self._wal_pages >= WAL_ROUNDS_MAX * self._checkpoint_at
         if self._background.is_busy and not is_too_long:
@@ -320,11 +320,11 @@ class Commits:
         self._note_background()
         if not self._must_truncate and self._wal_pages < self._checkpoint_at:
             return
-        pages, left = self._wal_size()
+        pages, unmoved = self._wal_size()
         if not self._must_truncate and pages < self._checkpoint_at:
             return
-        if left > QUICK_PAGES and not is_too_long and self._background_helps:
-            self._background.begin(then)
+        if unmoved > QUICK_PAGES and not is_too_long and self._background_helps:
+            self._background.begin(on_done)
         elif self._must_truncate:
             self._must_truncate = not self._empty_wal()
         else:
@@ -334,20 +334,20 @@ class Commits:
     def _note_background(self) -> None:
         """Wait for the checkpoint in the background, if any, and record its result."""
         try:
-            done = self._background.outcome()
+            result = self._background.outcome()
         except apsw.Error as error:
             self._background_helps = False
             self._note_failed_checkpoint(error)
         else:
-            if done is not None:
+            if result is not None:
                 # A reader may hold back all of it.
-                self._background_helps = done.moved > self._moved
-                self._note_checkpoint(done)
+                self._background_helps = result.moved > self._moved
+                self._note_checkpoint(result)
 
-    def _note_checkpoint(self, done: CheckpointResult) -> None:
-        self._moved = done.moved
+    def _note_checkpoint(self, result: CheckpointResult) -> None:
+        self._moved = result.moved
         self._checkpoint_at = WAL_PAGES
-        self.write_stats.count_checkpoint(done.seconds)
+        self.write_stats.count_checkpoint(result.seconds)
 
     def _note_failed_checkpoint(self, error: apsw.Error) -> None:
         self._note_failed_sync(error)
@@ -360,15 +360,15 @@ class Commits:
         """Run a checkpoint; return whether it succeeded. Does not wait for readers."""
         self._connection.set_busy_timeout(0)
         try:
-            done = checkpoint(self._connection, mode)
+            result = checkpoint(self._connection, mode)
         except apsw.Error as error:
             self._note_failed_checkpoint(error)
             return False
         finally:
             self._connection.set_busy_timeout(BUSY_MS_MAX)
         # While a reader uses it, the WAL is not restarted and keeps all of its pages.
-        self._wal_pages = done.pages
-        self._note_checkpoint(done)
+        self._wal_pages = result.pages
+        self._note_checkpoint(result)
         return True
 
     def _wal_size(self) -> tuple[int, int]:

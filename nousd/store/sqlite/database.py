@@ -118,9 +118,9 @@ def _make_new(path: pathlib.Path, connect: Connect, migrations: Sequence[Migrati
         raise _failure(f"{beside} cannot be made", error) from error
 
 
-def _failure(what: str, error: OSError) -> StoreError:
+def _failure(message: str, error: OSError) -> StoreError:
     kind = StoreFull if error.errno in _NO_SPACE else StoreError
-    return kind(f"{what}: {error.strerror}")
+    return kind(f"{message}: {error.strerror}")
 
 
 def flush_to_disk(path: pathlib.Path) -> None:

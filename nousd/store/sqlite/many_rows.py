@@ -26,18 +26,18 @@ class ManyRows:
     to that power contain only nulls, and the statement must skip them.
 
     Args:
-        before, behind: the statement around ``VALUES (...), (...)``.
+        prefix, suffix: the statement around ``VALUES (...), (...)``.
         columns: number of values in each row.
-        insert: the ``INSERT`` clause before ``before``, for rows that are inserted unchanged. A single
-            row is then inserted without ``before`` and ``behind``: it needs no padding, and a statement
+        insert: the ``INSERT`` clause before ``prefix``, for rows that are inserted unchanged. A single
+            row is then inserted without ``prefix`` and ``suffix``: it needs no padding, and a statement
             over many rows makes SQLite prepare for undoing a part of it.
     """
 
-    def __init__(self, before: str, columns: int, behind: str, *, insert: str = "") -> None:
+    def __init__(self, prefix: str, columns: int, suffix: str, *, insert: str = "") -> None:
         row = f"({', '.join('?' * columns)})"
         self._nulls = (None,) * columns
         self._statements = {
-            count: f"{insert} {before} VALUES {', '.join([row] * count)} {behind}"
+            count: f"{insert} {prefix} VALUES {', '.join([row] * count)} {suffix}"
             for count in _SIZES
         }
         if insert:
@@ -46,10 +46,10 @@ class ManyRows:
     def execute(self, connection: apsw.Connection, rows: Sequence[Row]) -> None:
         """Execute the statement for all rows, in order."""
         for start in range(0, len(rows), ROWS_MAX):
-            some = rows[start : start + ROWS_MAX]
-            count = 1 << (len(some) - 1).bit_length()
-            missing = self._nulls * (count - len(some))
-            connection.execute(self._statements[count], (*chain.from_iterable(some), *missing))
+            chunk = rows[start : start + ROWS_MAX]
+            count = 1 << (len(chunk) - 1).bit_length()
+            missing = self._nulls * (count - len(chunk))
+            connection.execute(self._statements[count], (*chain.from_iterable(chunk), *missing))
 
 
 _SIZES: Final = tuple(1 << power for power in range(ROWS_MAX.bit_length()))

@@ -62,18 +62,18 @@ def migrate(
         apsw.Error: a migration or the commit failed; nothing is changed once the connection is closed,
             even if the disk does not let SQLite roll back.
     """
-    done: int = connection.pragma("user_version")
-    if done >= len(migrations):
+    current: int = connection.pragma("user_version")
+    if current >= len(migrations):
         return
     connection.pragma("journal_mode", "DELETE")
     connection.pragma("synchronous", synchronous)
     connection.execute("BEGIN")
-    for version, migration in enumerate(migrations[done:], done + 1):
+    for version, migration in enumerate(migrations[current:], current + 1):
         try:
             for statement in migration:
                 connection.execute(statement)
             connection.pragma("user_version", version)
         except apsw.Error as error:
-            told = f"migration {version} of the database failed: {error}"
-            raise type(error)(told) from error
+            message = f"migration {version} of the database failed: {error}"
+            raise type(error)(message) from error
     connection.execute("COMMIT")

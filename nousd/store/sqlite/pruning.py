@@ -20,9 +20,9 @@ from nousd.wire.events import DELTA_EVENTS
 def prune(connection: apsw.Connection, old: OldDeltas) -> PruneResult:
     """Run one step, inside the open transaction; see ``store.pruning.walk``."""
     begun_at = connection.execute("SELECT pruned_seq FROM log_state").get
-    pruned, reached = walk(_Events(connection), begun_at, old)
-    if reached != begun_at:
-        connection.execute("UPDATE log_state SET pruned_seq = ?", (reached,))
+    pruned, new_position = walk(_Events(connection), begun_at, old)
+    if new_position != begun_at:
+        connection.execute("UPDATE log_state SET pruned_seq = ?", (new_position,))
     return pruned
 
 
@@ -60,10 +60,10 @@ class _Events:
         values = {"run_id": run_id, "seq": seq, "types": _TYPES}
         for block in blocks_of_runs_down_from(self._connection, seq):
             rows = self._connection.execute(DELTAS, {**values, "block": block})
-            for found, type_, line, version in rows:
-                yield Line(found, type_, lift(line, version))
+            for delta_seq, type_, line, version in rows:
+                yield Line(delta_seq, type_, lift(line, version))
 
     def replace(self, joined: JoinedDeltas) -> None:
-        self._connection.executemany(_DELETE, [(seq,) for seq in joined.gone])
+        self._connection.executemany(_DELETE, [(seq,) for seq in joined.removed])
         values = (joined.line, joined.first, EVENT_SCHEMA_VERSION, joined.seq)
         self._connection.execute(_REPLACE, values)

@@ -64,17 +64,17 @@ _EVENTS_OF_RUN: Final = f"""
 def events_after(
     connection: apsw.Connection,
     after: int,
-    wanted: EventFilter,
+    event_filter: EventFilter,
     *,
     head: int,
     limit: int,
     bytes_max: int,
 ) -> tuple[StoredEvent, ...]:
-    values = {"after": after, "head": head, "limit": limit, **_filter_values(wanted)}
+    values = {"after": after, "head": head, "limit": limit, **_filter_values(event_filter)}
     page: list[StoredEvent] = []
     size = 0
     for seq, name, session_id, run_id, line, version in connection.execute(
-        _events_query(connection, wanted), values
+        _events_query(connection, event_filter), values
     ):
         if version != EVENT_SCHEMA_VERSION:
             line = lift(line, version)  # noqa: PLW2901  a call for each event takes a tenth of a replay
@@ -85,11 +85,11 @@ def events_after(
     return tuple(page)
 
 
-def _events_query(connection: apsw.Connection, wanted: EventFilter) -> str:
-    if wanted.run_id is not None:
+def _events_query(connection: apsw.Connection, event_filter: EventFilter) -> str:
+    if event_filter.run_id is not None:
         query = _EVENTS_OF_RUN
     else:
-        query = _EVENTS_ALL if wanted.session_id is None else _EVENTS_OF_SESSION
+        query = _EVENTS_ALL if event_filter.session_id is None else _EVENTS_OF_SESSION
     return _as_needed(connection, query, _IS_KEPT)
 
 
@@ -110,14 +110,18 @@ _JOINED_FROM_BEFORE: Final = f"""
 """  # noqa: S608
 
 
-def is_pruned(connection: apsw.Connection, cursor: int, wanted: EventFilter) -> bool:
-    values = {"after": cursor, **_filter_values(wanted)}
+def is_pruned(connection: apsw.Connection, cursor: int, event_filter: EventFilter) -> bool:
+    values = {"after": cursor, **_filter_values(event_filter)}
     return connection.execute(_JOINED_FROM_BEFORE, values).get is not None
 
 
-def _filter_values(wanted: EventFilter) -> dict[str, str | None]:
-    types = None if wanted.types is None else msgspec.json.encode(sorted(wanted.types)).decode()
-    return {"types": types, "session_id": wanted.session_id, "run_id": wanted.run_id}
+def _filter_values(event_filter: EventFilter) -> dict[str, str | None]:
+    types = (
+        None
+        if event_filter.types is None
+        else msgspec.json.encode(sorted(event_filter.types)).decode()
+    )
+    return {"types": types, "session_id": event_filter.session_id, "run_id": event_filter.run_id}
 
 
 def defaults(connection: apsw.Connection) -> Defaults:

@@ -104,6 +104,6 @@ def _fill(handle: int, size: int) -> None:
     except OSError as error:
         if error.errno not in _NO_FALLOCATE:
             raise
-        while (left := size - os.lseek(handle, 0, os.SEEK_CUR)) > 0:
-            os.write(handle, _ZEROS[:left])
+        while (remaining := size - os.lseek(handle, 0, os.SEEK_CUR)) > 0:
+            os.write(handle, _ZEROS[:remaining])
         os.fsync(handle)  # some filesystems report a lack of space only now

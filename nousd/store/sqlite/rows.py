@@ -229,13 +229,13 @@ def _move_input(connection: apsw.Connection, change: row_changes.MoveInput) -> N
     """Move an input by assigning the positions of all pending inputs again, in their new order."""
     rows = connection.execute(_PLACES, all_of_session(change.session_id)).fetchall()
     moved = [row for row in rows if row[1] == change.input_id]
-    left = [row for row in rows if row[1] != change.input_id]
-    at = [index for index, row in enumerate(left) if row[1] == change.before_input_id]
+    others = [row for row in rows if row[1] != change.input_id]
+    at = [index for index, row in enumerate(others) if row[1] == change.before_input_id]
     if not (moved and at):
         return
-    ordered = [*left[: at[0]], *moved, *left[at[0] :]]
-    for (rowid, *_), (before, _, seq, position) in zip(ordered, rows, strict=True):
-        if rowid != before:
+    ordered = [*others[: at[0]], *moved, *others[at[0] :]]
+    for (rowid, *_), (old_rowid, _, seq, position) in zip(ordered, rows, strict=True):
+        if rowid != old_rowid:
             connection.execute(
                 "UPDATE inputs SET seq = ?, position = ? WHERE rowid = ?", (seq, position, rowid)
             )

@@ -93,13 +93,13 @@ _body_decoder: Final = LateDecoder(_Body)
 
 def search(
     connection: apsw.Connection,
-    wanted: SessionFilter,
+    session_filter: SessionFilter,
     text: str,
     *,
     limit: int,
     after: SearchPlace | None,
 ) -> SearchPage:
-    values = {**msgspec.structs.asdict(wanted), "bound": SEQ_MAX}
+    values = {**msgspec.structs.asdict(session_filter), "bound": SEQ_MAX}
     if after is not None:
         query = "SELECT updated_seq FROM sessions WHERE session_id = ?"
         updated_seq = connection.execute(query, (after.session_id,)).get or 0
@@ -135,15 +135,15 @@ def session(connection: apsw.Connection, session_id: str) -> SessionRow | None:
 
 def sessions(
     connection: apsw.Connection,
-    wanted: SessionFilter = EVERY_SESSION,
+    session_filter: SessionFilter = EVERY_SESSION,
     *,
     limit: int,
     before: str | None,
     offset: int = 0,
 ) -> SessionPage:
-    text = None if wanted.text is None else fold_text(wanted.text)
-    values = {**msgspec.structs.asdict(wanted), "text": text, "bound": SEQ_MAX}
-    is_of_all = wanted.parent_id is None
+    text = None if session_filter.text is None else fold_text(session_filter.text)
+    values = {**msgspec.structs.asdict(session_filter), "text": text, "bound": SEQ_MAX}
+    is_of_all = session_filter.parent_id is None
     count = connection.execute(
         _SESSION_COUNT if is_of_all else _SESSION_COUNT_OF_PARENT, values
     ).get

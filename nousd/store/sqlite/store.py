@@ -98,20 +98,20 @@ class _End(Protocol):
     def unwrap(self) -> None: ...
 
 
-class _Errand:
+class _ChoreResult:
     """The result of a chore that a caller awaits; only the first result counts."""
 
     def __init__(self) -> None:
         self._outcome: Any = None
-        self._told = trio.Event()
+        self._resolved = trio.Event()
 
     def resolve(self, outcome: Any) -> None:
-        if not self._told.is_set():
+        if not self._resolved.is_set():
             self._outcome = outcome
-            self._told.set()
+            self._resolved.set()
 
     async def wait(self) -> Any:
-        await self._told.wait()
+        await self._resolved.wait()
         if isinstance(self._outcome, StoreError):
             raise self._outcome
         return self._outcome
@@ -141,7 +141,7 @@ class SqliteStore:
         self._refusal: StoreError | None = None
         self._is_holding = False
         """Whether the writer may hold the newest batch open for the one that follows it."""
-        self._errands: set[_Errand] = set()
+        self._chore_results: set[_ChoreResult] = set()
         self._artifact_writes = ArtifactWrites(self._do)
         self._writer = Writer(opened.commits, opened.reserve, self._report)
         self._writer_end: _End | None = None
@@ -167,8 +167,8 @@ class SqliteStore:
         self._writer_end = end
         self._refusal = self._refusal or StoreError("the log's writer has stopped")
         self._pending.fail_all(self._refusal)
-        for errand in self._errands:
-            errand.resolve(self._refusal)
+        for result in self._chore_results:
+            result.resolve(self._refusal)
         self._writer_ended.set()
 
     def _refuse(self) -> None:
@@ -203,8 +203,8 @@ class SqliteStore:
         else:
             self._token.run_sync_soon(self._refuse)
 
-    def hurry(self) -> None:
-        self._pending.hurry()
+    def commit_now(self) -> None:
+        self._pending.mark_awaited()
         if self._is_holding:
             self._is_holding = False
             self._writer.jobs.put(WAKE)
@@ -261,21 +261,21 @@ class SqliteStore:
         """
         if self._refusal is not None:
             raise self._refusal
-        errand = _Errand()
-        self._errands.add(errand)
+        result = _ChoreResult()
+        self._chore_results.add(result)
         self._writer.jobs.put(
             Chore(
                 work,
-                lambda outcome: self._token.run_sync_soon(errand.resolve, outcome),
+                lambda outcome: self._token.run_sync_soon(result.resolve, outcome),
                 durable,
                 empties_wal,
             )
         )
         try:
-            done: T = await errand.wait()
+            value: T = await result.wait()
         finally:
-            self._errands.remove(errand)
-        return done
+            self._chore_results.remove(result)
+        return value
 
     async def aclose(self) -> None:
         """Commit the queue and close the file; a later submit fails.
@@ -296,7 +296,7 @@ class SqliteStore:
     async def events_after(
         self,
         after: int,
-        wanted: EventFilter,
+        event_filter: EventFilter,
         *,
         limit: int,
         bytes_max: int,
@@ -305,7 +305,7 @@ class SqliteStore:
         head = self.head if until is None else min(until, self.head)
         return await self._readers.read(
             lambda rows: _queries.events_after(
-                rows, after, wanted, head=head, limit=limit, bytes_max=bytes_max
+                rows, after, event_filter, head=head, limit=limit, bytes_max=bytes_max
             )
         )
 
@@ -366,12 +366,12 @@ class Readers:
             raise StoreError("the store is closed")
         try:
             connection = self._take()
-            with ExitStack() as broken_off:
+            with ExitStack() as on_failure:
                 # An unfinished statement holds its connection at an old state of the log.
-                broken_off.callback(connection.close, True)
+                on_failure.callback(connection.close, True)
                 with connection:
                     answer = query(connection)
-                broken_off.pop_all()
+                on_failure.pop_all()
             self._idle.append(connection)
         except UNREADABLE as error:
             raise StoreError(f"the log could not be read: {error}") from error

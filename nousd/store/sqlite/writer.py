@@ -14,10 +14,10 @@ call, the start of a message by its content, and the end of an answer by its fir
 turn. Alone they would cost a commit, and the next batch, which a caller waits for, would wait for both
 commits. So a group that ends with such an event is held open for a moment, unless a caller waits for it.
 
-A full disk. While the reserve is not in place, nothing new begins: a batch that is not owed is refused
-unless the space for the reserve can be allocated again. So the first input for which there is space ends
-this state, without a timer. Owed batches are decided on the log alone; they are always tried, even after
-a failure.
+A full disk. While the reserve is not in place, nothing new begins: a batch that does not close a run is
+refused unless the space for the reserve can be allocated again. So the first input for which there is
+space ends this state, without a timer. Batches that close runs are decided on the log alone; they are
+always tried, even after a failure.
 
 Chores. Between two groups the thread can do other work on the log, such as joining old deltas: one
 transaction, as short as a group, whose failure fails no batch.
@@ -169,31 +169,35 @@ class Writer:
         chore.report(outcome)
 
     def _outcomes(self, group: list[Job]) -> list[Outcome]:
-        """Commit a group; its owed batches get a second try once the reserve is released."""
+        """Commit a group; its batches that close runs get a second try once the reserve is released."""
         had_reserve = self._reserve.in_place
         outcomes = self._attempt(group)
         if had_reserve and not self._reserve.in_place:
-            owed = [index for index, job in enumerate(group) if _can_repeat(job, outcomes[index])]
-            again = self._attempt([group[index] for index in owed])
-            for index, outcome in zip(owed, again, strict=True):
+            repeatable = [
+                index for index, job in enumerate(group) if _can_repeat(job, outcomes[index])
+            ]
+            repeated = self._attempt([group[index] for index in repeatable])
+            for index, outcome in zip(repeatable, repeated, strict=True):
                 outcomes[index] = outcome
         return outcomes
 
     def _attempt(self, jobs: list[Job]) -> list[Outcome]:
         """Commit the admissible jobs in one transaction; return the outcome of each job."""
         refusals = [self._refusal(job) for job in jobs]
-        batches = [job.batch for job, no in zip(jobs, refusals, strict=True) if no is None]
+        batches = [
+            job.batch for job, refusal in zip(jobs, refusals, strict=True) if refusal is None
+        ]
         try:
             stored = iter(self._commits.commit(batches) if batches else ())
         except StoreError as failure:
             self._commits.write_stats.count_failed()
             self._fail_what_follows(jobs, failure)
-            return [failure if no is None else no for no in refusals]
-        return [next(stored) if no is None else no for no in refusals]
+            return [failure if refusal is None else refusal for refusal in refusals]
+        return [next(stored) if refusal is None else refusal for refusal in refusals]
 
     def _refusal(self, job: Job) -> StoreError | None:
         """Return the error of a job that must not be tried; None if it may be tried."""
-        if job.batch.owed:
+        if job.batch.closes_run:
             return None
         if job.epoch < self._epoch:
             return self._failure
@@ -225,6 +229,6 @@ def is_followed(batch: Batch) -> bool:
 
 
 def _can_repeat(job: Job, outcome: Outcome) -> bool:
-    """Return whether a failed batch may be tried again: it is owed, and certainly not in the log."""
+    """Return whether a failed batch may be tried again: it closes a run and is certainly not logged."""
     is_certain = isinstance(outcome, StoreError) and not isinstance(outcome, StoreInDoubt)
-    return job.batch.owed and is_certain
+    return job.batch.closes_run and is_certain
