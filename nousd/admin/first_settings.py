@@ -48,15 +48,15 @@ class Source(NamedTuple):
     @property
     def table(self) -> Table:
         """The first keys of the provider's table in the settings file."""
-        said = {"dialect": self.dialect, "api_base": self.api_base}
-        return {key: value for key, value in said.items() if value is not None}
+        keys = {"dialect": self.dialect, "api_base": self.api_base}
+        return {key: value for key, value in keys.items() if value is not None}
 
 
 class Models(NamedTuple):
-    """The models that a server lists; ``usual`` is the default."""
+    """The models that a server lists; ``default`` is the one to suggest."""
 
     names: tuple[str, ...]
-    usual: str
+    default: str
 
 
 class FirstSettings(NamedTuple):
@@ -125,8 +125,8 @@ class FirstSettings(NamedTuple):
             await provider.aclose()
         if not names:
             raise ProviderError("the server answers, and lists no models")
-        usual = provider.default_model
-        return Models(names, usual if usual in names else names[0])
+        default = provider.default_model
+        return Models(names, default if default in names else names[0])
 
 
 def sources() -> list[Source]:

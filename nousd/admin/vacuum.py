@@ -96,14 +96,14 @@ def _a_day_ago() -> str:
 
 
 def _prune_all(connection: apsw.Connection) -> int:
-    gone = 0
+    dropped = 0
     more = True
     while more:
         with connection:
             pruned = prune(connection, _EVERYTHING)
-        gone += pruned.deltas
+        dropped += pruned.deltas
         more = pruned.more
-    return gone
+    return dropped
 
 
 def _space_needed(path: Path) -> str:

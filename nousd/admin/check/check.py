@@ -48,11 +48,11 @@ class CheckReport(msgspec.Struct, frozen=True):
     @property
     def summary(self) -> str:
         """One line for people."""
-        way_out = "; --salvage OUT saves what can be read" if self.bytes else ""
-        found = f"{self.errors} errors{way_out}" if self.errors else "no damage"
-        untold = f" ({self.untold} findings not shown)" if self.untold else ""
+        advice = "; --salvage OUT saves what can be read" if self.bytes else ""
+        found = f"{self.errors} errors{advice}" if self.errors else "no damage"
+        unlisted = f" ({self.untold} findings not shown)" if self.untold else ""
         size = f"{self.events} events up to evt-{self.head}, {self.bytes} bytes"
-        return f"{self.path}: {size}: {found}{untold}"
+        return f"{self.path}: {size}: {found}{unlisted}"
 
 
 def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
@@ -68,7 +68,7 @@ def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
     return CheckReport(
         path=str(path),
         findings=findings.kept,
-        untold=findings.untold,
+        untold=findings.unlisted,
         errors=findings.errors,
         events=look.events,
         head=look.head,
@@ -78,18 +78,18 @@ def check(path: Path, *, progress: Progress = no_progress) -> CheckReport:
 
 def _is_worth_opening(path: Path, findings: Findings) -> bool:
     """Check the file before SQLite opens it; return whether it can be a log with content."""
-    where = str(path)
+    subject = str(path)
     try:
         inspect(path)
         require_finished(path)
     except StoreError as error:
-        findings.add(where, str(error).removeprefix(f"{where} "))
+        findings.add(subject, str(error).removeprefix(f"{subject} "))
         return False
     if not path.exists():
-        findings.add(where, "is not there: no daemon was ever started on this folder")
+        findings.add(subject, "is not there: no daemon was ever started on this folder")
         return False
     if path.stat().st_size == 0:
-        findings.add(where, "is empty: the next start makes a new log of it")
+        findings.add(subject, "is empty: the next start makes a new log of it")
         return False
     return True
 
@@ -183,14 +183,17 @@ class _Look:
 
     def _defaults(self, connection: apsw.Connection) -> None:
         """Compare the active session and the defaults; a deleted session's events may have set them."""
-        made, kept = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
-        if kept is None:
+        rebuilt, stored = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
+        if stored is None:
             return  # a fault of the counter too, reported there
         any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
-        if kept[0] is not None and not Refold(connection, _adopt_nothing).has_session(kept[0]):
-            self._findings.add("the active session", f"is {kept[0]}, which is not there")
+        if stored[0] is not None and not Refold(connection, _adopt_nothing).has_session(stored[0]):
+            self._findings.add("the active session", f"is {stored[0]}, which is not there")
         meaning = meanings_in(connection.pragma("user_version", schema="log"))["settings"]
-        if any_deleted is None and (made[0], meaning(made[1])) != (kept[0], meaning(kept[1])):
+        if any_deleted is None and (rebuilt[0], meaning(rebuilt[1])) != (
+            stored[0],
+            meaning(stored[1]),
+        ):
             self._findings.add("the settings of new sessions", "differ from their events")
 
     def _bodies(self, connection: apsw.Connection) -> None:

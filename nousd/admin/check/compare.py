@@ -106,13 +106,15 @@ def differences(connection: apsw.Connection, table: Table) -> Iterator[tuple[str
 
 def _columns(connection: apsw.Connection, table: Table) -> Sequence[str]:
     query = "SELECT name FROM pragma_table_info(?, ?)"
-    ours, theirs = (
+    rebuilt, stored = (
         [name for (name,) in connection.execute(query, (table.name, schema))]
         for schema in ("main", "log")
     )
-    wanted = table.columns or ours
+    compared = table.columns or rebuilt
     return [
-        name for name in ours if name in theirs and name in wanted and name not in _NOT_COMPARED
+        name
+        for name in rebuilt
+        if name in stored and name in compared and name not in _NOT_COMPARED
     ]
 
 
@@ -136,18 +138,18 @@ def _problem(
     meanings: Mapping[str, Meaning],
 ) -> str | None:
     names = ", ".join([*table.key, *columns])
-    where = " AND ".join(f"a.{name} = ?" for name in table.key)
-    made, kept = (
+    condition = " AND ".join(f"a.{name} = ?" for name in table.key)
+    rebuilt, stored = (
         connection.execute(
             f"SELECT {names} FROM {schema}.{table.name} AS a "  # noqa: S608
-            f"WHERE {where} AND {table.only.format(t='a')}",
+            f"WHERE {condition} AND {table.only.format(t='a')}",
             key,
         ).fetchone()
         for schema in ("main", "log")
     )
-    if kept is None or made is None:
+    if stored is None or rebuilt is None:
         return "has no row, though there are events for one"
-    pairs = zip(columns, made[len(key) :], kept[len(key) :], strict=True)
+    pairs = zip(columns, rebuilt[len(key) :], stored[len(key) :], strict=True)
     different = [name for name, one, other in pairs if not _same(meanings.get(name), one, other)]
     return f"differs from its events in {', '.join(different)}" if different else None
 

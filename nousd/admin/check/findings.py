@@ -31,11 +31,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Findings:
-    """Stores the first ``FINDINGS_MAX`` findings; ``untold`` counts the others."""
+    """Stores the first ``FINDINGS_MAX`` findings; ``unlisted`` counts the others."""
 
     def __init__(self) -> None:
         self.kept: list[Finding] = []
-        self.untold = 0
+        self.unlisted = 0
         self.errors = 0
 
     def add(self, where: str, what: str, severity: Severity = "error") -> None:
@@ -43,7 +43,7 @@ class Findings:
         if len(self.kept) < FINDINGS_MAX:
             self.kept.append(Finding(what, where, severity))
         else:
-            self.untold += 1
+            self.unlisted += 1
 
 
 Progress = Callable[[int], None]

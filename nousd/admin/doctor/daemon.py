@@ -54,15 +54,15 @@ def socket(world: World) -> Iterator[Check]:
 def _runs_with(daemon: Connection, settings: Settings) -> Check:
     """Return the main settings of the running daemon, and those that a new daemon would not share."""
     try:
-        told = daemon.ask(GetCapabilities())
+        capabilities = daemon.ask(GetCapabilities())
         mode = daemon.ask(GetState()).permission_mode
         tools = daemon.ask(ListTools()).tools
     except ClientError as error:
         return Check("runs with", "warning", f"does not say: {error}", "restart it")
     runs = {
-        "version": told.version,
-        "provider": told.provider,
-        "workspace": told.workdir,
+        "version": capabilities.version,
+        "provider": capabilities.provider,
+        "workspace": capabilities.workdir,
         "exec": _on_or_off(any(tool.name == _EXEC_TOOL for tool in tools)),
     }
     starts = {
@@ -74,7 +74,7 @@ def _runs_with(daemon: Connection, settings: Settings) -> Check:
     found = ", ".join(f"{name} {value}" for name, value in runs.items())
     others = ", ".join(f"{name} {value}" for name, value in starts.items() if value != runs[name])
     advice = f"one that starts now would have {others}" if others else ""
-    return Check("runs with", "ok", f"{found}, model {told.model}, mode {mode}", advice)
+    return Check("runs with", "ok", f"{found}, model {capabilities.model}, mode {mode}", advice)
 
 
 _EXEC_TOOL: Final = "bash"

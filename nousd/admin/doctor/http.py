@@ -53,8 +53,8 @@ def address(world: World) -> Iterator[Check]:
     if is_ours:
         yield Check("http", "ok", f"a daemon or a bridge answers on {place}")
     else:
-        taken = f"another program answers on {place}"
-        yield Check("http", "failed", taken, "name another address, or end that program")
+        found = f"another program answers on {place}"
+        yield Check("http", "failed", found, "name another address, or end that program")
 
 
 def _is_ours(place: str) -> bool:

@@ -27,12 +27,12 @@ def providers(world: World) -> Iterator[Check]:
     """Check every provider: its key, its server, its model."""
     settings = world.settings
     usable = [provider for provider in settings.providers.values() if provider.is_usable]
-    told = trio.run(_ask_all, usable, settings)
+    answers = trio.run(_ask_all, usable, settings)
     for provider in settings.providers.values():
         is_default = provider.name == settings.provider
         yield _key(provider, is_default=is_default)
-        if provider.name in told:
-            yield from _server(provider, told[provider.name], is_default=is_default)
+        if provider.name in answers:
+            yield from _server(provider, answers[provider.name], is_default=is_default)
         else:
             found = "cannot be asked with these settings"
             yield Check(f"provider {provider.name}", "skipped", found)
@@ -41,10 +41,10 @@ def providers(world: World) -> Iterator[Check]:
 def resolve_provider(settings: Settings) -> tuple[Check, Settings]:
     """Resolve ``auto`` as a daemon does at its start."""
     found = trio.run(auto.find_provider, settings.providers)
-    chosen = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
+    resolved = with_provider(settings, found.provider, api_base=found.api_base, model=found.model)
     if found.provider == MOCK:
-        return Check("auto", "warning", "is the built-in mock model", found.reason), chosen
-    return Check("auto", "ok", f"is {found.provider}: {found.reason}"), chosen
+        return Check("auto", "warning", "is the built-in mock model", found.reason), resolved
+    return Check("auto", "ok", f"is {found.provider}: {found.reason}"), resolved
 
 
 def _key(provider: ConfiguredProvider, *, is_default: bool) -> Check:
@@ -72,60 +72,64 @@ class _ServerAnswer(NamedTuple):
 async def _ask_all(
     providers: list[ConfiguredProvider], settings: Settings
 ) -> dict[str, _ServerAnswer]:
-    told: dict[str, _ServerAnswer] = {}
+    answers: dict[str, _ServerAnswer] = {}
     keys = (provider.api_key for provider in settings.providers.values())
     secrets = Redactor(key.reveal() for key in keys if key is not None)
     async with trio.open_nursery() as nursery:
         for provider in providers:
-            nursery.start_soon(_ask, provider, settings, secrets, told)
-    return told
+            nursery.start_soon(_ask, provider, settings, secrets, answers)
+    return answers
 
 
 async def _ask(
     provider: ConfiguredProvider,
     settings: Settings,
     secrets: Redactor,
-    told: dict[str, _ServerAnswer],
+    answers: dict[str, _ServerAnswer],
 ) -> None:
     seconds = SERVER_SECONDS
     if provider.api_key is None and provider.api_key_command:
         seconds += key_command.SECONDS_MAX
-    told[provider.name] = _ServerAnswer("", ProviderError(f"no answer within {seconds:g} seconds"))
+    answers[provider.name] = _ServerAnswer(
+        "", ProviderError(f"no answer within {seconds:g} seconds")
+    )
     try:
-        asked = make_configured(provider, settings, secrets)
+        configured = make_configured(provider, settings, secrets)
     except ConfigError as error:
-        told[provider.name] = _ServerAnswer("", error)
+        answers[provider.name] = _ServerAnswer("", error)
         return
     try:
         with trio.move_on_after(seconds):
-            told[provider.name] = _ServerAnswer(asked.default_model, await asked.models())
+            answers[provider.name] = _ServerAnswer(
+                configured.default_model, await configured.models()
+            )
     except ProviderError as error:
-        told[provider.name] = _ServerAnswer("", error)
+        answers[provider.name] = _ServerAnswer("", error)
     finally:
-        await asked.aclose()
+        await configured.aclose()
 
 
 def _server(
-    provider: ConfiguredProvider, told: _ServerAnswer, *, is_default: bool
+    provider: ConfiguredProvider, answer: _ServerAnswer, *, is_default: bool
 ) -> Iterator[Check]:
     name = f"provider {provider.name}"
     if provider.dialect == MOCK:
         yield Check(name, "ok", "is built in and needs no server")
         return
     base = provider.api_base or "the vendor's own server"
-    if isinstance(told.names, ConfigError):
-        yield Check(name, "failed", str(told.names), "see nousd serve --print-config")
+    if isinstance(answer.names, ConfigError):
+        yield Check(name, "failed", str(answer.names), "see nousd serve --print-config")
         return
-    if isinstance(told.names, NousdError):
-        yield _refusal(provider, base, told.names)
+    if isinstance(answer.names, NousdError):
+        yield _refusal(provider, base, answer.names)
         return
-    yield Check(name, "ok", f"{base} answers and lists {len(told.names)} models")
+    yield Check(name, "ok", f"{base} answers and lists {len(answer.names)} models")
     if provider.model is None and not is_default:
         return
-    if told.model in told.names:
-        yield Check(f"model {provider.name}", "ok", f"{told.model} is listed")
+    if answer.model in answer.names:
+        yield Check(f"model {provider.name}", "ok", f"{answer.model} is listed")
     else:
-        found = f"{told.model} is not among the models that are listed"
+        found = f"{answer.model} is not among the models that are listed"
         yield Check(f"model {provider.name}", "warning", found, "choose one that is, with --model")
 
 

@@ -61,19 +61,19 @@ def sandbox(world: World) -> Iterator[Check]:
     elif findings[-1].sandbox is None:
         yield Check("sandbox", "warning", f"{'; '.join(against)}: {_MEANS}", advice)
     else:
-        held = findings[-1].name
-        found = "; ".join([f"{held} works", *against])
-        less, unasked = "", None
-        if held == landlock.Landlock.name:
-            less, unasked = f": {_LESS}", filter_listener.why_not()
-        if unasked is not None:
-            less += (
+        sandbox_name = findings[-1].name
+        found = "; ".join([f"{sandbox_name} works", *against])
+        limits, unfiltered_reason = "", None
+        if sandbox_name == landlock.Landlock.name:
+            limits, unfiltered_reason = f": {_LESS}", filter_listener.why_not()
+        if unfiltered_reason is not None:
+            limits += (
                 "; nor can they commit, make files at the top of the workdir, and change modes and"
-                f" times: {unasked}"
+                f" times: {unfiltered_reason}"
             )
             advice = "; ".join(filter(None, (advice, _INSTEAD)))
-        status: Status = "warning" if against or unasked else "ok"
-        yield Check("sandbox", status, f"{found}{less}", advice)
+        status: Status = "warning" if against or unfiltered_reason else "ok"
+        yield Check("sandbox", status, f"{found}{limits}", advice)
 
 
 def toolchains(world: World) -> Iterator[Check]:
@@ -87,27 +87,27 @@ def toolchains(world: World) -> Iterator[Check]:
         reason = "the setting sandbox is none" if found else f"there are none below {home}"
         yield Check("toolchains", "skipped", reason)
         return
-    own = (settings.workdir, *settings.workspaces)
-    chosen = (*settings.sandbox_paths, *settings.sandbox_write_paths)
-    shown = [path.resolve() for path in (*map(Path, SYSTEM_FOLDERS), *own, *chosen)]
+    workspaces = (settings.workdir, *settings.workspaces)
+    configured = (*settings.sandbox_paths, *settings.sandbox_write_paths)
+    shown = [path.resolve() for path in (*map(Path, SYSTEM_FOLDERS), *workspaces, *configured)]
     hidden = {each.name: paths for each in found if (paths := each.list_hidden_paths(shown))}
     visible = [each.name for each in found if each.name not in hidden]
-    says = [f"commands in the sandbox see {', '.join(visible)}"] if visible else []
+    sentences = [f"commands in the sandbox see {', '.join(visible)}"] if visible else []
     if not hidden:
-        yield Check("toolchains", "ok", "".join(says))
+        yield Check("toolchains", "ok", "".join(sentences))
         return
     named = [_describe_toolchain(each, home) for each in found if each.name in hidden]
-    says.append(f"commands in the sandbox do not see {'; '.join(named)}")
+    sentences.append(f"commands in the sandbox do not see {'; '.join(named)}")
     more = [path for paths in hidden.values() for path in paths]
-    yield Check("toolchains", "warning", "; ".join(says), _show_advice(settings, more, home))
+    yield Check("toolchains", "warning", "; ".join(sentences), _show_advice(settings, more, home))
 
 
 def _describe_toolchain(toolchain: Toolchain, home: Path) -> str:
     """Return the name of a toolchain with its program directories."""
     programs = [path for path in toolchain.paths if path.name == PROGRAM_FOLDER]
-    where = ", ".join(_shorten_path(path, home) for path in programs or toolchain.paths)
+    folders = ", ".join(_shorten_path(path, home) for path in programs or toolchain.paths)
     older = f", and {toolchain.left_out} older versions" if toolchain.left_out else ""
-    return f"{toolchain.name} ({where}{older})"
+    return f"{toolchain.name} ({folders}{older})"
 
 
 def _show_advice(settings: Settings, more: Sequence[Path], home: Path) -> str:
@@ -119,8 +119,8 @@ def _show_advice(settings: Settings, more: Sequence[Path], home: Path) -> str:
     )
     file = settings.config_file or locations.default_config_file()
     advice = f"in {file}, before the first table: sandbox_paths = [{line}]"
-    if (left := len(paths) - SANDBOX_PATHS_MAX) > 0:
-        advice += f" ({left} paths more than the setting can hold are left out)"
+    if (excess := len(paths) - SANDBOX_PATHS_MAX) > 0:
+        advice += f" ({excess} paths more than the setting can hold are left out)"
     variable = variable_of("sandbox_paths")
     return f"{advice}; and unset {variable}" if variable in os.environ else advice
 

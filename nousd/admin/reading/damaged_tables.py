@@ -55,15 +55,15 @@ class EventReader:
         waiting = [Stretch(1, SEQ_MAX)]
         while waiting:
             stretch = waiting.pop()
-            left = self._from_both_ends(stretch)
-            if left is None:
+            unread = self._from_both_ends(stretch)
+            if unread is None:
                 continue
-            first, last = left.first, min(left.last, max(self._highest, left.first))
+            first, last = unread.first, min(unread.last, max(self._highest, unread.first))
             if first == last or self._failures >= PROBES_MAX:
-                self.unreadable.append(left)
+                self.unreadable.append(unread)
                 continue
             middle = (first + last) // 2
-            waiting += [Stretch(middle + 1, left.last), Stretch(first, middle)]
+            waiting += [Stretch(middle + 1, unread.last), Stretch(first, middle)]
 
     def _from_both_ends(self, stretch: Stretch) -> Stretch | None:
         """Read a range from both ends; return the rest that could not be read, or None."""

@@ -153,10 +153,10 @@ def open_log_beside(path: Path, name: str) -> Iterator[apsw.Connection]:
 
 @contextmanager
 def _open_connection(uri: str, *, shared: bool) -> Iterator[apsw.Connection]:
-    made = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
-    how = apsw.SQLITE_OPEN_READONLY if uri else made
+    read_write = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE
+    mode = apsw.SQLITE_OPEN_READONLY if uri else read_write
     try:
-        connection = apsw.Connection(uri, flags=how | apsw.SQLITE_OPEN_URI)
+        connection = apsw.Connection(uri, flags=mode | apsw.SQLITE_OPEN_URI)
     except apsw.Error as error:
         raise StoreError(f"the log cannot be opened: {error}") from error
     try:

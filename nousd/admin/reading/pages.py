@@ -174,15 +174,15 @@ class PageReader:
     # --- rows ----------------------------------------------------------------------------------
 
     def _rows_of(self, number: int, page: bytes) -> Iterator[RawRow]:
-        whole = True
+        is_complete = True
         for rowid, payload in self._cells(number, page):
             if payload is None:
-                whole = False
+                is_complete = False
                 continue
             row = _row(rowid, payload)
             if row is not None:
                 yield row
-        if not whole or page[self._start_of(number) : self._start_of(number) + 1] != b"\x0d":
+        if not is_complete or page[self._start_of(number) : self._start_of(number) + 1] != b"\x0d":
             yield from _loose_events(page)
 
     @staticmethod
@@ -227,14 +227,14 @@ class PageReader:
         return local if local <= usable - 35 else least
 
     def _with_overflow(self, begin: bytes, pointer: bytes, size: int) -> bytes:
-        pieces, left = [begin], size - len(begin)
-        while left > 0:
+        pieces, remaining = [begin], size - len(begin)
+        while remaining > 0:
             page = self._page(int.from_bytes(pointer, "big") or 2**32)
             if len(page) < self._page_bytes:
                 raise ValueError("an overflow page that is not there")
-            pointer, piece = page[:4], page[4 : 4 + left]
+            pointer, piece = page[:4], page[4 : 4 + remaining]
             pieces.append(piece)
-            left -= len(piece)
+            remaining -= len(piece)
         return b"".join(pieces)
 
 

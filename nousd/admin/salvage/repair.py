@@ -89,14 +89,14 @@ def _entries(rows: RowReader, births: dict[str, int]) -> Restored:
 
 def _inputs(rows: RowReader) -> Restored:
     """Yield accepted inputs; one event may accept several."""
-    kept = {
+    bodies = {
         (session_id, seq, position): body
         for session_id, seq, position, body in rows.all(
             "inputs", "session_id, seq, position, body", "rowid"
         )
     }
-    for (session_id, seq), group in groupby(sorted(kept), key=lambda key: key[:2]):
-        inputs = [_decode_or_none(_input_decoder, kept[key]) for key in group]
+    for (session_id, seq), group in groupby(sorted(bodies), key=lambda key: key[:2]):
+        inputs = [_decode_or_none(_input_decoder, bodies[key]) for key in group]
         readable = tuple(queued for queued in inputs if queued is not None)
         if readable:
             accepted_at = readable[0].accepted_at
@@ -111,13 +111,13 @@ def _runs(rows: RowReader) -> Restored:
     for seq, run_id, session_id, runtime, model, started_at, *rest in rows.all(
         "runs", columns, "rowid"
     ):
-        asked = _decode_or_none(_request_decoder, rest[0]) if rest else None
+        request = _decode_or_none(_request_decoder, rest[0]) if rest else None
         start = events.AgentStart(
             session_id=session_id,
             run_id=run_id,
             runtime=runtime,
             model=model,
-            **msgspec.structs.asdict(asked or NOTHING_ASKED),
+            **msgspec.structs.asdict(request or NOTHING_ASKED),
         )
         yield seq, start, started_at
 
@@ -164,19 +164,19 @@ def build_repair_events(out: apsw.Connection, rows: RowReader, runs: RunWalker) 
 
 def _tombstones(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
     known = {row[0] for row in out.execute("SELECT session_id FROM sessions WHERE deleted")}
-    gone = {row[0] for row in rows.all("sessions", "session_id, deleted", "rowid") if row[1]}
-    for session_id in sorted(gone - known):
+    deleted = {row[0] for row in rows.all("sessions", "session_id, deleted", "rowid") if row[1]}
+    for session_id in sorted(deleted - known):
         yield events.SessionDeleted(session_id=session_id)
 
 
 def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
     """Yield the creation of sessions that have events or rows left, but no session row."""
-    left = {row[0] for row in out.execute(_SESSIONS_WITHOUT_ROW)}
+    without_row = {row[0] for row in out.execute(_SESSIONS_WITHOUT_ROW)}
     columns = "session_id, created_at, parent_id, leaf_id, settings, deleted"
-    kept = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
-    there = {row[0] for row in out.execute("SELECT session_id FROM sessions")}
-    for session_id in sorted(left | kept.keys() - there):
-        _, created_at, parent_id, leaf_id, settings, _ = kept.get(session_id, _NOTHING_KEPT)
+    stored = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
+    known = {row[0] for row in out.execute("SELECT session_id FROM sessions")}
+    for session_id in sorted(without_row | stored.keys() - known):
+        _, created_at, parent_id, leaf_id, settings, _ = stored.get(session_id, _NOTHING_KEPT)
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         leaf = leaf_id if leaf_id is not None and _has_entry(out, session_id, leaf_id) else last
         kept_settings = _decode_or_none(_settings_decoder, settings) if settings else None
@@ -242,10 +242,10 @@ def _ends(out: apsw.Connection, rows: RowReader, runs: RunWalker) -> Iterator[Ev
     open_runs = list(out.execute("SELECT run_id, session_id FROM runs WHERE status = 'running'"))
     for run_id, session_id in open_runs:
         tracker = runs.tracker_of(run_id)
-        kept = rows.one("runs", "status, error", "run_id = ?", (run_id,)) or ("running", None)
+        stored = rows.one("runs", "status, error", "run_id = ?", (run_id,)) or ("running", None)
         status: Any
-        status, error = kept if kept[0] != "running" else ("interrupted", None)
-        if tracker is None or (kept[0] != "running" and tracker.phase is Phase.RUN):
+        status, error = stored if stored[0] != "running" else ("interrupted", None)
+        if tracker is None or (stored[0] != "running" and tracker.phase is Phase.RUN):
             yield events.AgentEnd(
                 session_id=session_id, run_id=run_id, status=status, error=or_unset(error)
             )
@@ -260,12 +260,12 @@ def _leaves(out: apsw.Connection) -> Iterator[Event]:
 
 
 def _activation(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
-    kept = rows.one("log_state", "active_session_id", "1", ())
+    stored = rows.one("log_state", "active_session_id", "1", ())
     active = out.execute("SELECT active_session_id FROM log_state").get
-    if active is None and kept is not None and kept[0] is not None:
+    if active is None and stored is not None and stored[0] is not None:
         query = "SELECT 1 FROM sessions WHERE session_id = ? AND NOT deleted"
-        if out.execute(query, kept).get is not None:
-            yield events.SessionActivated(session_id=kept[0])
+        if out.execute(query, stored).get is not None:
+            yield events.SessionActivated(session_id=stored[0])
 
 
 # --- queries -----------------------------------------------------------------------------------

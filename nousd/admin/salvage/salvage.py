@@ -177,7 +177,7 @@ class _Salvage:
             added=added,
             missing=missing,
             findings=self._findings.kept,
-            untold=self._findings.untold,
+            untold=self._findings.unlisted,
             errors=self._findings.errors,
         )
 

@@ -144,7 +144,7 @@ def _model(models: Models) -> str:
     if len(models.names) > _MODELS_SHOWN:
         print(f"  and {len(models.names) - _MODELS_SHOWN} more")
     while True:
-        name = _text("Model", models.usual)
+        name = _text("Model", models.default)
         if name in models.names:
             return name
         print(f"{name} is not among them; the nearest is {nearest(name, models.names)}")
