@@ -31,7 +31,7 @@ Line = dict[str, Any]
 CONTEXT_LINES: Final = 3
 DIFF_LINES_MAX: Final = 200
 
-_MEASURED: Final = frozenset(
+_VARIABLE_KEYS: Final = frozenset(
     {
         "accepted_at",
         "cost_usd",
@@ -46,7 +46,7 @@ _MEASURED: Final = frozenset(
 )
 """Keys that depend on time, on prices, or on the start of a stored input's chain."""
 
-_OF_CHECKED_ARGUMENTS: Final = frozenset({"input_hash"})
+_ARGUMENT_KEYS: Final = frozenset({"input_hash"})
 """Keys that depend on arguments completed by the tool, which does not exist in a replay."""
 
 _ID_KINDS: Final[Mapping[str, str]] = {
@@ -102,7 +102,7 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
     left_out = dict(list_unlogged_keys(run.version))
     notes = note_on(run.version)
     if not inputs_known and not notes:
-        left_out = {"model_input": _OF_THE_REST}
+        left_out = {"model_input": _PROMPT_KEYS}
         notes = ("not compared: what follows from the system prompt, which is gone",)
     recorded_lines, replayed_lines = (
         [
@@ -119,7 +119,7 @@ def compare_run(run: RecordedRun, played: Sequence[Event], *, inputs_known: bool
     )
 
 
-_OF_THE_REST: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_estimated"})
+_PROMPT_KEYS: Final = frozenset({"input_hash", "rest_ref", "sources", "tokens_estimated"})
 """Keys of an input that depend on more than the messages."""
 
 
@@ -179,7 +179,7 @@ class _Names:
         self._counts: dict[str, int] = {}
 
     def in_(self, values: Mapping[str, Any]) -> Line:
-        left_out = _MEASURED | _OF_CHECKED_ARGUMENTS if "tool_call_id" in values else _MEASURED
+        left_out = _VARIABLE_KEYS | _ARGUMENT_KEYS if "tool_call_id" in values else _VARIABLE_KEYS
         return {
             key: self._value(key, value) for key, value in values.items() if key not in left_out
         }

@@ -90,10 +90,10 @@ class ExternalStimuli(msgspec.Struct, frozen=True):
 
 def find_external_stimuli(run: RecordedRun) -> ExternalStimuli:
     """Return the external stimuli of a run."""
-    begun = next(
+    start_index = next(
         index for index, event in enumerate(run.events) if isinstance(event, events.AgentStart)
     )
-    start, rest = run.events[: begun + 1], run.events[begun + 1 :]
+    start, rest = run.events[: start_index + 1], run.events[start_index + 1 :]
     options = _options_of(start[-1])
     own_events = [event for event in rest if not is_outside(event)]
     after: dict[int, list[Event]] = defaultdict(list)
@@ -198,7 +198,7 @@ def _ending(
     for event in start:
         tracker.note(event)
     for place, event in enumerate(own_events):
-        is_remark = isinstance(event, events.Warning) and event.code in _STOPS
+        is_remark = isinstance(event, events.Warning) and event.code in _STOP_WARNINGS
         if _closes(tracker, end.status, own_events[place + is_remark :]):
             killed = end.status == "interrupted" and not is_remark
             return _cause_of(own_events, place), Stopped(end.status, killed)
@@ -206,10 +206,10 @@ def _ending(
     raise AssertionError("a run that has an end was not closed")
 
 
-_STOPS: Final = frozenset({"provider_aborted", "run_stale"})
+_STOP_WARNINGS: Final = frozenset({"provider_aborted", "run_stale"})
 """The warnings that precede the closing events of a stopped run."""
 
-_AT_HOME: Final = frozenset({"answer_too_long", "tool_loop_limit_exceeded"})
+_REPRODUCED_FAILURES: Final = frozenset({"answer_too_long", "tool_loop_limit_exceeded"})
 """The failures that a replay reproduces by itself, in addition to those of a model in its answer."""
 
 
@@ -225,7 +225,11 @@ def _failure(run: RecordedRun, own_events: Sequence[Event]) -> tuple[int, Broken
                 # Outside of an answer the loop itself raises the same codes. That depends on tools,
                 # prompts and windows, which are logged only for calls that were made, or on the
                 # settings of a provider that cannot be used.
-                known = _AT_HOME if not is_answering else _AT_HOME | MODEL_FAILURES
+                known = (
+                    _REPRODUCED_FAILURES
+                    if not is_answering
+                    else _REPRODUCED_FAILURES | MODEL_FAILURES
+                )
                 if event.code not in known:
                     return _cause_of(own_events, place), make_broken(event, run)
     return None

@@ -157,10 +157,10 @@ def make_fixture(
     difference = compare_run(placed, played, inputs_known=False).difference
     if difference:
         raise NotReplayable(f"the run is another one without its paths: {difference[0]}")
-    asked = {exchange.provider for exchange in exchanges}
+    providers = {exchange.provider for exchange in exchanges}
     return Fixture(
         msgspec.structs.replace(placed, events=_set_one_time(played)),
-        {name: dialects.get(name, name) for name in sorted(asked)},
+        {name: dialects.get(name, name) for name in sorted(providers)},
         tuple(
             msgspec.structs.replace(
                 exchange,

@@ -39,7 +39,7 @@ from nousd.wire.objects.tool_footprint import TOUCHES_NOTHING, Access
 _WINDOW: Final = 128_000
 """Default context window in tokens, if the log does not contain one."""
 
-_RAN_OUT: Final = "the recording has no more for it"
+_RECORDING_EXHAUSTED: Final = "the recording has no more for it"
 
 
 class RecordedModel:
@@ -97,14 +97,14 @@ class RecordedModel:
             await receive(piece)
         if answer.is_cut_off:
             await self._driver.at_end_of_part()
-            raise ProviderError(_RAN_OUT)
+            raise ProviderError(_RECORDING_EXHAUSTED)
         if answer.failed is not None:
             raise _failure(answer.failed)
 
     async def _summarise(self, receive: Receive) -> None:
         if not self._summaries:
             await self._driver.at_end_of_part()
-            raise ProviderError(_RAN_OUT)
+            raise ProviderError(_RECORDING_EXHAUSTED)
         summary = self._summaries.pop(0)
         if not summary.pieces:
             raise ProviderError("nothing came of this call")
@@ -114,7 +114,7 @@ class RecordedModel:
             raise _failure(summary.failed)
         if summary.is_cut_off:
             await self._driver.at_end_of_part()
-            raise ProviderError(_RAN_OUT)
+            raise ProviderError(_RECORDING_EXHAUSTED)
 
 
 def _failure(failed: Failed) -> NousdError:
@@ -175,7 +175,7 @@ class RecordedTool:
                 await self._driver.emit(step)
         if call.result is None:
             await self._driver.at_end_of_part()
-            raise ToolError(_RAN_OUT)
+            raise ToolError(_RECORDING_EXHAUSTED)
         if call.failed_as is None:
             return _build_result(call)
         if call.failed_as == ToolError.code:

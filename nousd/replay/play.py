@@ -114,8 +114,8 @@ class _Stage:
         self._stimuli = find_external_stimuli(run)
         self._script = NO_SCRIPT if run.is_of_agent else script_of(run)
         self._context = context_of(run)
-        begun = len(self._stimuli.start)
-        own_events = [event for event in run.events[begun:] if not is_outside(event)]
+        start_count = len(self._stimuli.start)
+        own_events = [event for event in run.events[start_count:] if not is_outside(event)]
         self._permissions = RecordedPermissions(run)
         self.driver = ReplayDriver(
             self._stimuli,
@@ -219,7 +219,7 @@ class _Stage:
         request = request_of(start)
         runtime = services.run_services.runtimes.of(live.state)
         options = request.options or None
-        how: Any = {
+        run_facts: Any = {
             "runtime": runtime.name,
             "runtime_version": runtime.version,
             "model": services.run_services.model_of_run(runtime, live.state, options),
@@ -229,10 +229,10 @@ class _Stage:
         prompt = _prompt_of(self._stimuli.start)
         if prompt is None:
             leaf = self._run.path[-1] if self._run.path else None
-            decided = decisions.resume_run(live.state, run_id, leaf, **how)
+            decided = decisions.resume_run(live.state, run_id, leaf, **run_facts)
         else:
             task = None if start.task is UNSET else start.task
-            decided = decisions.start_run(live.state, prompt, leaf_id=None, task=task, **how)
+            decided = decisions.start_run(live.state, prompt, leaf_id=None, task=task, **run_facts)
         own_prompt = None if prompt is None else prompt.input_id
         run = services.runs.start(live, run_id, decided, runtime=runtime, own_prompt=own_prompt)
         self.driver.begin(run, services.sessions)

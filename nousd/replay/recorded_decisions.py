@@ -28,7 +28,7 @@ from nousd.wire.objects.entries import MessageEntry, PermissionMode, ToolCall
 from nousd.wire.objects.policy import PolicySnapshot, PolicySource
 from nousd.wire.objects.tool_footprint import Access
 
-_BY_THEMSELVES: Final = frozenset({"registry", "session", "arguments", "replay"})
+_REPRODUCED_SOURCES: Final = frozenset({"registry", "session", "arguments", "replay"})
 """The policy sources whose opinion a replay reproduces by itself."""
 
 _EXTENSION: Final = "extension"
@@ -89,7 +89,7 @@ class JudgedCall(msgspec.Struct):
     def note(self, event: Event, artifact_data: text_offload.ArtifactData) -> None:
         """Record an event of the call."""
         match event:
-            case events.ToolCallPolicyEvaluated(source=source) if source in _BY_THEMSELVES:
+            case events.ToolCallPolicyEvaluated(source=source) if source in _REPRODUCED_SOURCES:
                 pass
             case events.ToolCallPolicyEvaluated(source=source) if source == _EXTENSION:
                 self.opinions.append(Opinion(event.said, _whole_args(event, artifact_data)))
@@ -242,6 +242,6 @@ def _earlier(
         return EarlierAttempts(attempts, may_have_run=True)
     if opinion.reason != GIVEN_AGAIN:
         return EarlierAttempts(attempts)
-    hashed = input_hash(requested.tool_name, args)
+    call_hash = input_hash(requested.tool_name, args)
     stored = StoredResult(result.text, result.is_error is True, result.artifact_id)
-    return EarlierAttempts(attempts, may_have_run=True, input_hash=hashed, result=stored)
+    return EarlierAttempts(attempts, may_have_run=True, input_hash=call_hash, result=stored)

@@ -247,13 +247,13 @@ class ReplayDriver:
 
     # --- external input ----------------------------------------------------------------------
 
-    def _enter(self, waiting: dict[int, Sequence[Event]]) -> None:
-        for place in sorted(place for place in waiting if place <= self.place):
-            came = list(waiting.pop(place))
-            while came:
-                event = came.pop(0)
-                if isinstance(event, events.RunAborting) and came and _is_emptying(came[0]):
-                    came.pop(0)  # one decision of an abort yields both events
+    def _enter(self, pending: dict[int, Sequence[Event]]) -> None:
+        for place in sorted(place for place in pending if place <= self.place):
+            stimuli = list(pending.pop(place))
+            while stimuli:
+                event = stimuli.pop(0)
+                if isinstance(event, events.RunAborting) and stimuli and _is_emptying(stimuli[0]):
+                    stimuli.pop(0)  # one decision of an abort yields both events
                 if isinstance(event, events.SessionUpdated) and not event.session_id:
                     assert self._sessions is not None
                     self._sessions.update(None, **extract_changed_defaults(event))

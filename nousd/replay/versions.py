@@ -19,7 +19,7 @@ from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
 from nousd.wire.events import Event
 from nousd.wire.objects.entries import MessageEntry
 
-_SINCE_2: Final = (
+_EVENTS_SINCE_2: Final = (
     events.ModelInput,
     events.ToolCallRequested,
     events.ToolCallPolicyEvaluated,
@@ -52,11 +52,11 @@ _KEYS_SINCE_3: Final[Mapping[str, frozenset[str]]] = {
 }
 """Event type -> keys that are new or have a new meaning; for an entry, keys inside it."""
 
-_OF_A_CALL: Final = frozenset({"attempt", "input_hash"})
+_CALL_KEYS: Final = frozenset({"attempt", "input_hash"})
 
 _KEYS_SINCE_4: Final[Mapping[str, frozenset[str]]] = {
     **dict.fromkeys(
-        ("tool_execution_start", "tool_execution_update", "tool_execution_end"), _OF_A_CALL
+        ("tool_execution_start", "tool_execution_update", "tool_execution_end"), _CALL_KEYS
     ),
     **dict.fromkeys(
         (
@@ -74,7 +74,7 @@ _KEYS_SINCE_4: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
-_LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
+_KEYS_ADDED_IN_4: Final[Mapping[str, frozenset[str]]] = {
     "queue_update": frozenset({"queue_revision"}),
     "tool_call_started": frozenset({"executed_by", "permission_mode"}),
     "tool_call_completed": frozenset({"executed_by", "permission_mode"}),
@@ -84,7 +84,7 @@ _LATER_IN_4: Final[Mapping[str, frozenset[str]]] = {
 
 def can_be_logged(event: Event, version: int) -> bool:
     """Return whether a log of that version could contain an event."""
-    if version < 2 and isinstance(event, _SINCE_2):
+    if version < 2 and isinstance(event, _EVENTS_SINCE_2):
         return False
     if version < 3 and isinstance(event, events.ModelInput):
         return event.purpose != "summary"
@@ -105,7 +105,7 @@ def list_unlogged_keys(version: int) -> Mapping[str, frozenset[str]]:
 def find_missing_keys(line: Mapping[str, Any]) -> frozenset[str]:
     """Return the keys that a line of version 4 lacks, both at the top level and in its objects."""
     present = set(line).union(*(value for value in line.values() if isinstance(value, dict)))
-    return _LATER_IN_4.get(line["type"], frozenset()) - present
+    return _KEYS_ADDED_IN_4.get(line["type"], frozenset()) - present
 
 
 def drop_unlogged_category(recorded: Iterable[Event], played: Iterable[Event]) -> tuple[Event, ...]:

@@ -57,9 +57,9 @@ def test_a_rule_covers_the_name_as_written_and_the_tools_it_maps_to(
 
 
 def test_every_mapped_tool_exists_and_no_builtin_name_is_mapped() -> None:
-    meant = {ours for several in tools._OURS.values() for ours in several}
+    meant = {ours for several in tools._EQUIVALENT_TOOLS.values() for ours in several}
     assert meant <= BUILTIN_NAMES
-    assert not tools._OURS.keys() & BUILTIN_NAMES
+    assert not tools._EQUIVALENT_TOOLS.keys() & BUILTIN_NAMES
 
 
 def test_the_contract_lists_exactly_the_mapped_names() -> None:
@@ -72,7 +72,7 @@ def test_the_contract_lists_exactly_the_mapped_names() -> None:
         for name in re.findall(r"`([^`]*)`", names)
     }
     assert listed.pop("mcp.SERVER.TOOL") == tools_of("mcp.SERVER.TOOL")
-    assert listed == tools._OURS
+    assert listed == tools._EQUIVALENT_TOOLS
 
 
 def test_a_list_allows_each_tool_once_and_expands_patterns_to_existing_tools() -> None:

@@ -114,16 +114,16 @@ class Archive:
         """Yield the text in pieces: JSON lines one by one, other text whole, because a private key
         spans many lines.
         """
-        between: list[str] = []
+        other_lines: list[str] = []
         for line in text.splitlines(keepends=True):
             value = _json_or_none(line) if line.startswith("{") else None
             if value is None:
-                between.append(line)
+                other_lines.append(line)
                 continue
-            yield self._redact_text(between)
-            between = []
+            yield self._redact_text(other_lines)
+            other_lines = []
             yield _encode_json(self._redactor.redact_json(value))
-        yield self._redact_text(between)
+        yield self._redact_text(other_lines)
 
     def _redact_text(self, lines: list[str]) -> bytes:
         return self._redactor.redact("".join(lines)).encode("utf-8", "backslashreplace")

@@ -80,11 +80,13 @@ class Events:
         by_message: dict[tuple[str, str], list[Line]] = defaultdict(list)
         for line in self._lines(sorted(DELTA_EVENTS)):
             by_message[line.type, owner_of(line)].append(line)
-        begun = {owner_of(line) for line in self._lines(sorted(STARTS))} if self.omitted else None
+        begun_owners = (
+            {owner_of(line) for line in self._lines(sorted(STARTS))} if self.omitted else None
+        )
         joined: dict[int, bytes] = {}
         dropped: set[int] = set()
         for (_, owner), lines in by_message.items():
-            if begun is not None and owner not in begun:
+            if begun_owners is not None and owner not in begun_owners:
                 # The message's first deltas are missing: the rest may begin in the middle of a secret.
                 dropped.update(line.seq for line in lines)
                 continue
@@ -124,7 +126,7 @@ _LAST_WORD: Final = re.compile(r"(?<!\S)\S+\Z")
 
 _CUT: Final = "[cut]"
 
-_BEGINNINGS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "raw_ref"))
+_TRUNCATION_MARKS: Final = (("text", "text_ref"), ("result", "text_ref"), ("cause", "raw_ref"))
 """Key of a text, and the key whose presence marks it as truncated."""
 
 
@@ -135,7 +137,7 @@ def _drop_cut_words(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     shortened = {name: _drop_cut_words(item) for name, item in value.items()}
-    for name, ref in _BEGINNINGS:
+    for name, ref in _TRUNCATION_MARKS:
         if ref in shortened and isinstance(shortened.get(name), str):
             shortened[name] = _beginning(shortened[name])
     if "args_ref" in shortened:
@@ -156,20 +158,20 @@ def _beginning(text: str) -> str:
 # --- tool calls ------------------------------------------------------------------------------
 
 
-_WHERE: Final = ("session_id", "run_id", "turn_id", "tool_name")
-_DECIDED: Final = ("by", "reason")
+_CALL_KEYS: Final = ("session_id", "run_id", "turn_id", "tool_name")
+_DECISION_KEYS: Final = ("by", "reason")
 
-_KEPT: Final[dict[str, tuple[str, ...]]] = {
+_RECORD_KEYS: Final[dict[str, tuple[str, ...]]] = {
     "tool_execution_start": (
-        *_WHERE,
+        *_CALL_KEYS,
         "args",
         "args_ref",
         "args_bytes",
         "runtime_tool_call_id",
     ),
     "tool_call_requested": ("attempt",),
-    "tool_call_approved": _DECIDED,
-    "tool_call_denied": _DECIDED,
+    "tool_call_approved": _DECISION_KEYS,
+    "tool_call_denied": _DECISION_KEYS,
     "tool_call_started": (),
     "tool_call_completed": ("is_error", "duration_ms", "stop_reason", "artifact_id"),
     "tool_execution_end": (
@@ -183,7 +185,7 @@ _KEPT: Final[dict[str, tuple[str, ...]]] = {
 }
 """Event type -> its keys that belong to the record of the call."""
 
-_SAYS: Final[dict[str, tuple[str, Any]]] = {
+_IMPLIED_FACTS: Final[dict[str, tuple[str, Any]]] = {
     "tool_call_approved": ("decision", "approved"),
     "tool_call_denied": ("decision", "denied"),
     "tool_call_started": ("started", True),
@@ -210,11 +212,11 @@ class ToolCalls:
         if name == _POLICY:
             opinion = {key: payload[key] for key in ("source", "decision", "reason")}
             self._record(payload).setdefault("policy", []).append(opinion)
-        elif name in _KEPT:
+        elif name in _RECORD_KEYS:
             record = self._record(payload)
-            record.update({key: payload[key] for key in _KEPT[name] if key in payload})
-            if name in _SAYS:
-                record.update([_SAYS[name]])
+            record.update({key: payload[key] for key in _RECORD_KEYS[name] if key in payload})
+            if name in _IMPLIED_FACTS:
+                record.update([_IMPLIED_FACTS[name]])
             if name in _TIMES:
                 record[_TIMES[name]] = event["ts"]
 

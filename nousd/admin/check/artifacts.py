@@ -70,9 +70,9 @@ def _id_of(pieces: Iterator[bytes]) -> str:
 # --- salvaging -------------------------------------------------------------------------------
 
 
-def take_raw(out: apsw.Connection, found: RawArtifact | RawChunk | RawInfo) -> None:
+def take_raw(out: apsw.Connection, raw: RawArtifact | RawChunk | RawInfo) -> None:
     """Insert an artifact, or a part of one, from a page into the new log, unless it exists."""
-    match found:
+    match raw:
         case RawArtifact(artifact_id, media_type, data):
             put_whole(out, Artifact(artifact_id, media_type, data), "")
         case RawChunk(artifact_id, idx, data):
@@ -99,9 +99,9 @@ def take_rows(out: apsw.Connection, rows: RowReader) -> None:
 
 def _take_chunk(out: apsw.Connection, artifact_id: str, index: int, data: bytes) -> None:
     # Most artifacts have one chunk, which can be verified alone.
-    how = "REPLACE" if artifact_id == _id_of(iter([data])) else "IGNORE"
+    on_conflict = "REPLACE" if artifact_id == _id_of(iter([data])) else "IGNORE"
     out.execute(
-        f"INSERT OR {how} INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",  # noqa: S608
+        f"INSERT OR {on_conflict} INTO artifact_chunks (artifact_id, idx, data) VALUES (?, ?, ?)",  # noqa: S608
         (artifact_id, index, data),
     )
 

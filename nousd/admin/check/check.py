@@ -136,7 +136,7 @@ class _Look:
 
     def _deletions(self, connection: apsw.Connection) -> None:
         for session_id in find_doomed(connection, "log"):
-            self._findings.add(f"session {session_id}", _DOOMED, "note")
+            self._findings.add(f"session {session_id}", _BEING_DELETED, "note")
 
     # --- events --------------------------------------------------------------------------------
 
@@ -183,7 +183,9 @@ class _Look:
 
     def _defaults(self, connection: apsw.Connection) -> None:
         """Compare the active session and the defaults; a deleted session's events may have set them."""
-        rebuilt, stored = (connection.execute(query).get for query in (_STATE_MADE, _STATE_KEPT))
+        rebuilt, stored = (
+            connection.execute(query).get for query in (_STATE_REBUILT, _STATE_STORED)
+        )
         if stored is None:
             return  # a fault of the counter too, reported there
         any_deleted = connection.execute("SELECT 1 FROM main.sessions WHERE deleted").get
@@ -209,11 +211,11 @@ class _Look:
 
 _OPEN_RUN: Final = "has no end: it is at work, or will be closed at the next start"
 
-_DOOMED: Final = "is being deleted: the next start drops what is left of it"
+_BEING_DELETED: Final = "is being deleted: the next start drops what is left of it"
 
 _EVENTS: Final = f"SELECT {STORED_LINE} FROM log.events WHERE {EVENT_IS_KEPT} ORDER BY seq"  # noqa: S608
-_STATE_MADE: Final = "SELECT active_session_id, defaults FROM main.log_state"
-_STATE_KEPT: Final = "SELECT active_session_id, defaults FROM log.log_state"
+_STATE_REBUILT: Final = "SELECT active_session_id, defaults FROM main.log_state"
+_STATE_STORED: Final = "SELECT active_session_id, defaults FROM log.log_state"
 _WITHOUT_BODY: Final = """
     SELECT e.session_id, e.entry_id FROM log.entries AS e
     LEFT JOIN log.entry_bodies AS b ON b.seq = e.seq WHERE b.seq IS NULL

@@ -45,7 +45,7 @@ EXAMINATIONS: Final[Mapping[About, tuple[Examine, ...]]] = {
 }
 """The checks, in the order of the report."""
 
-_HEADS: Final[Mapping[About, str]] = {
+_HEADINGS: Final[Mapping[About, str]] = {
     "running": "the daemon that runs:",
     "both": "its files and this machine, for every daemon:",
     "new": "a daemon that starts now, with the settings as they are:",
@@ -60,8 +60,8 @@ class DoctorReport(msgspec.Struct, frozen=True):
 
     def lines(self) -> Iterator[str]:
         """Yield the report for people."""
-        for about, head in _HEADS.items():
-            yield head
+        for about, heading in _HEADINGS.items():
+            yield heading
             yield from (f"  {check}" for check in self.checks if check.about == about)
         yield self.summary
 

@@ -28,17 +28,21 @@ _ROOT_UID: Final = 0
 def runtime_folder(world: World) -> Iterator[Check]:
     """Check the directory of the sockets."""
     socket = world.settings.socket
-    own = socket == locations.default_socket()
+    is_default = socket == locations.default_socket()
     lock_file = socket_lock_file(socket)
-    yield _folder("runtime folder", socket.parent, own=own, sticky_ok=True, lock_file=lock_file)
+    yield _folder(
+        "runtime folder", socket.parent, is_default=is_default, sticky_ok=True, lock_file=lock_file
+    )
 
 
 def state_folder(world: World) -> Iterator[Check]:
     """Check the directory of the log."""
     folder = world.settings.state_dir
-    own = folder == locations.default_state_dir()
+    is_default = folder == locations.default_state_dir()
     lock_file = state_lock_file(folder)
-    yield _folder("state folder", folder, own=own, sticky_ok=False, lock_file=lock_file)
+    yield _folder(
+        "state folder", folder, is_default=is_default, sticky_ok=False, lock_file=lock_file
+    )
 
 
 def workdir(world: World) -> Iterator[Check]:
@@ -90,15 +94,16 @@ def disk(world: World) -> Iterator[Check]:
         yield Check("disk reserve", "warning", found, f"{advice}; then the daemon takes it again")
 
 
-def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool, lock_file: Path) -> Check:
+def _folder(name: str, path: Path, *, is_default: bool, sticky_ok: bool, lock_file: Path) -> Check:
     """Check a folder as ``runtime_paths.folders`` does before it is used.
 
     Args:
-        own: whether it is the default directory, which a start makes private and which is not a link.
+        is_default: whether it is the default directory, which a start makes private and which is not a
+            link.
     """
     if not os.path.lexists(path):
         return Check(name, "skipped", f"{path} is not there; the first start makes it")
-    if path.is_symlink() and own:
+    if path.is_symlink() and is_default:
         return Check(name, "failed", f"{path} is a symbolic link", "name the folder itself")
     try:
         status = path.stat()
@@ -107,12 +112,14 @@ def _folder(name: str, path: Path, *, own: bool, sticky_ok: bool, lock_file: Pat
     mode = stat.S_IMODE(status.st_mode)
     if not stat.S_ISDIR(status.st_mode):
         return Check(name, "failed", f"{path} is not a directory", "name another, or move it away")
-    if status.st_uid not in {os.geteuid(), *(() if own else (_ROOT_UID,))}:
-        return Check(name, "failed", f"{path} belongs to uid {status.st_uid}", _FOREIGN)
+    if status.st_uid not in {os.geteuid(), *(() if is_default else (_ROOT_UID,))}:
+        return Check(
+            name, "failed", f"{path} belongs to uid {status.st_uid}", _FOREIGN_OWNER_ADVICE
+        )
     if not os.access(path, os.W_OK | os.X_OK):
         return Check(name, "failed", f"{path} cannot be written to", f"chmod u+rwx {path}")
     sticky = bool(mode & stat.S_ISVTX) and sticky_ok
-    if mode & _OTHERS_WRITE and not own and not sticky:
+    if mode & _OTHERS_WRITE and not is_default and not sticky:
         mends = is_mendable(status, lock_file)
         found = f"others may write to {path} ({mode:04o})"
         if mends:
@@ -131,7 +138,9 @@ def _files(name: str, paths: list[Path], is_right: object) -> Check:
         status = path.lstat()
         mode = stat.S_IMODE(status.st_mode)
         if status.st_uid != os.geteuid():
-            return Check(name, "failed", f"{path} belongs to uid {status.st_uid}", _FOREIGN)
+            return Check(
+                name, "failed", f"{path} belongs to uid {status.st_uid}", _FOREIGN_OWNER_ADVICE
+            )
         if stat.S_ISLNK(status.st_mode):
             found = f"{path} is a symbolic link"
             return Check(name, "warning", found, "put the file itself there")
@@ -144,7 +153,7 @@ def _files(name: str, paths: list[Path], is_right: object) -> Check:
     return Check(name, "ok", f"{', '.join(path.name for path in paths)} are yours alone")
 
 
-_FOREIGN: Final = "run as that user, or name a place of your own"
+_FOREIGN_OWNER_ADVICE: Final = "run as that user, or name a place of your own"
 
 
 def _nearest_existing(path: Path) -> Path:

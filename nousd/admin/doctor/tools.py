@@ -28,23 +28,23 @@ PROGRAM_SECONDS: Final = 5.0
 
 _OUTPUT_CHARS_MAX: Final = 200
 
-_MEANS: Final = (
+_UNCONFINED: Final = (
     "bash is supervised, but not confined; mode auto asks for every command, and git is refused"
 )
 
-_LESS: Final = "commands have no sockets, not even among themselves"
+_LANDLOCK_LIMITS: Final = "commands have no sockets, not even among themselves"
 """A restriction of Landlock that bubblewrap does not have."""
 
-_INSTEAD: Final = "use bubblewrap, or allow what builds and unpacks to run unsandboxed"
+_LANDLOCK_ADVICE: Final = "use bubblewrap, or allow what builds and unpacks to run unsandboxed"
 
 
 def supervisor(_world: World) -> Iterator[Check]:
     """Check that a process can be started and supervised."""
-    ended, output = _run([_true()])
-    if ended.failure is None and ended.code == 0:
+    process_end, output = _run([_true()])
+    if process_end.failure is None and process_end.code == 0:
         yield Check("supervisor", "ok", "starts a process and sees it end")
     else:
-        found = f"cannot run a process: {_reason(ended, output)}"
+        found = f"cannot run a process: {_reason(process_end, output)}"
         yield Check(
             "supervisor", "failed", found, "bash does not work here; leave out --allow-exec"
         )
@@ -56,22 +56,22 @@ def sandbox(world: World) -> Iterator[Check]:
     against = [f"{finding.reason}" for finding in findings if finding.sandbox is None]
     advice = "; ".join(finding.advice for finding in findings if finding.advice)
     if not findings:
-        found = f"the setting sandbox is none: {_MEANS}"
+        found = f"the setting sandbox is none: {_UNCONFINED}"
         yield Check("sandbox", "warning", found, "leave the setting at auto")
     elif findings[-1].sandbox is None:
-        yield Check("sandbox", "warning", f"{'; '.join(against)}: {_MEANS}", advice)
+        yield Check("sandbox", "warning", f"{'; '.join(against)}: {_UNCONFINED}", advice)
     else:
         sandbox_name = findings[-1].name
         found = "; ".join([f"{sandbox_name} works", *against])
         limits, unfiltered_reason = "", None
         if sandbox_name == landlock.Landlock.name:
-            limits, unfiltered_reason = f": {_LESS}", filter_listener.why_not()
+            limits, unfiltered_reason = f": {_LANDLOCK_LIMITS}", filter_listener.why_not()
         if unfiltered_reason is not None:
             limits += (
                 "; nor can they commit, make files at the top of the workdir, and change modes and"
                 f" times: {unfiltered_reason}"
             )
-            advice = "; ".join(filter(None, (advice, _INSTEAD)))
+            advice = "; ".join(filter(None, (advice, _LANDLOCK_ADVICE)))
         status: Status = "warning" if against or unfiltered_reason else "ok"
         yield Check("sandbox", status, f"{found}{limits}", advice)
 
@@ -141,20 +141,20 @@ def _run(argv: Sequence[str]) -> tuple[ProcessEnd, str]:
             timeout_seconds=PROGRAM_SECONDS,
         )
 
-    ended = trio.run(run)
-    return ended, " ".join(output.decode("utf-8", "replace").split())[:_OUTPUT_CHARS_MAX]
+    process_end = trio.run(run)
+    return process_end, " ".join(output.decode("utf-8", "replace").split())[:_OUTPUT_CHARS_MAX]
 
 
 def _true() -> str:
     return shutil.which("true") or "/bin/true"
 
 
-def _reason(ended: ProcessEnd, output: str) -> str:
-    if ended.failure is not None:
-        return ended.failure
-    if ended.timed_out:
+def _reason(process_end: ProcessEnd, output: str) -> str:
+    if process_end.failure is not None:
+        return process_end.failure
+    if process_end.timed_out:
         return f"it did not end within {PROGRAM_SECONDS:g} seconds"
-    return output or f"exit code {ended.code}"
+    return output or f"exit code {process_end.code}"
 
 
 def rules(world: World) -> Iterator[Check]:

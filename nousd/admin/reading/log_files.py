@@ -171,8 +171,8 @@ def _open_connection(uri: str, *, shared: bool) -> Iterator[apsw.Connection]:
 
 
 def _uri(path: Path, *, shared: bool) -> str:
-    how = "readonly_shm=1" if shared else f"vfs={_reading_vfs().name}"
-    return f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro&{how}"
+    option = "readonly_shm=1" if shared else f"vfs={_reading_vfs().name}"
+    return f"file:{urllib.parse.quote(os.fsencode(path.absolute()))}?mode=ro&{option}"
 
 
 @contextmanager

@@ -176,7 +176,7 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
     stored = {row[0]: row for row in rows.all("sessions", columns, "rowid") if not row[5]}
     known = {row[0] for row in out.execute("SELECT session_id FROM sessions")}
     for session_id in sorted(without_row | stored.keys() - known):
-        _, created_at, parent_id, leaf_id, settings, _ = stored.get(session_id, _NOTHING_KEPT)
+        _, created_at, parent_id, leaf_id, settings, _ = stored.get(session_id, _NO_ROW)
         last = out.execute(_LAST_ENTRY, (session_id,)).get
         leaf = leaf_id if leaf_id is not None and _has_entry(out, session_id, leaf_id) else last
         kept_settings = _decode_or_none(_settings_decoder, settings) if settings else None
@@ -187,13 +187,13 @@ def _births(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
             contract_version=session_events.CONTRACT_VERSION,
             parent_id=or_unset(parent_id),
             leaf_id=or_unset(leaf),
-            **{name: fields[name] for name in _OF_BIRTH if name in fields},
+            **{name: fields[name] for name in _CREATION_FIELDS if name in fields},
         )
         yield from _after_birth(session_id, fields)
 
 
-_OF_BIRTH: Final = settings_among(events.SessionCreated)
-_NEVER_SET: Final = SessionSettings()
+_CREATION_FIELDS: Final = settings_among(events.SessionCreated)
+_DEFAULT_SETTINGS: Final = SessionSettings()
 
 
 def _set_in(settings: SessionSettings) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _set_in(settings: SessionSettings) -> dict[str, Any]:
     return {
         name: value
         for name in SETTINGS
-        if (value := getattr(settings, name)) != getattr(_NEVER_SET, name)
+        if (value := getattr(settings, name)) != getattr(_DEFAULT_SETTINGS, name)
     }
 
 
@@ -272,7 +272,7 @@ def _activation(out: apsw.Connection, rows: RowReader) -> Iterator[Event]:
 
 _UNKNOWN_TIME: Final = "1970-01-01T00:00:00.000000Z"
 
-_NOTHING_KEPT: Final = (None,) * 6
+_NO_ROW: Final = (None,) * 6
 
 _SESSIONS_WITHOUT_ROW: Final = """
     SELECT session_id FROM (

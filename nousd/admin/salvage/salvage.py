@@ -253,17 +253,17 @@ class _Salvage:
         is_whole = not (
             source is None or self._findings.errors or unreadable or self._damaged_lines
         )
-        above = self._head() if is_whole else 0
-        found = 0
+        head = self._head() if is_whole else 0
+        restored = 0
         with PageReader(self._path, wal_of(self._path)) as pages:
             if is_whole and not pages.wal_frames:
                 return 0
             for row in pages.rows():
                 if isinstance(row, StoredLine):
-                    found += self._take_raw(row, above)
+                    restored += self._take_raw(row, head)
                 else:
                     artifacts.take_raw(self._out, row)
-        return found - self._drop_joined()
+        return restored - self._drop_joined()
 
     def _drop_joined(self) -> int:
         """Drop deltas from stale pages that a joined delta replaces; return their number."""
@@ -275,9 +275,9 @@ class _Salvage:
         )
         return self._out.total_changes() - before
 
-    def _take_raw(self, stored: StoredLine, above: int) -> bool:
+    def _take_raw(self, stored: StoredLine, head: int) -> bool:
         query = "SELECT 1 FROM events WHERE seq = ?"
-        if stored.seq <= above or self._out.execute(query, (stored.seq,)).get:
+        if stored.seq <= head or self._out.execute(query, (stored.seq,)).get:
             return False
         logged = read_line(stored)
         return not isinstance(logged, str) and self._put(logged)

@@ -339,17 +339,17 @@ class _Draft:
         self._sizes = self._cache.measure(self._context)
         step = max(budget.hard // _STEPS, 1)
         newest = min(self.tokens_read - budget.recent, self._sizes.newest_answer)
-        too_many = self._frame.tokens + self.tokens_read - budget.soft
+        excess = self._frame.tokens + self.tokens_read - budget.soft
         reached = 0
         for index in self._sizes.large:
             begin = self._sizes.begin(index)
-            if too_many <= 0 and begin >= reached:
+            if excess <= 0 and begin >= reached:
                 break
-            if too_many > 0:
+            if excess > 0:
                 reached = (begin // step + 1) * step
             if reached > newest:
                 break
-            too_many -= self._shorten(index)
+            excess -= self._shorten(index)
 
     def shorten_what_is_left(self) -> None:
         """Turn every remaining large tool output into a preview."""
@@ -450,13 +450,13 @@ def _units(groups: Sequence[_Group]) -> list[list[int]]:
     """Return the units that may be left out, oldest first: turn by turn, and message by message of the
     newest turn. Entries that must stay are in none of them.
     """
-    asked = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
+    last_turn = max((index for index, group in enumerate(groups) if group.begins_turn), default=-1)
     newest = max((index for index, group in enumerate(groups) if group.tokens), default=-1)
     units: list[list[int]] = []
     for index, group in enumerate(groups):
-        if group.is_summary or index in (asked, newest):
+        if group.is_summary or index in (last_turn, newest):
             continue
-        if units and index < asked and not group.begins_turn:
+        if units and index < last_turn and not group.begins_turn:
             units[-1].append(index)
         else:
             units.append([index])

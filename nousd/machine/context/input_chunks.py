@@ -54,7 +54,7 @@ class Chain(NamedTuple):
 
     Args:
         messages: the messages of the chain.
-        hashed: the state of the hash after them; copy it, never change it.
+        hasher: the state of the hash after them; copy it, never change it.
         node_ref: the id of the newest node.
         rest: the rest of the newest input; None if only its id is known.
         rest_ref: the id of that rest.
@@ -62,7 +62,7 @@ class Chain(NamedTuple):
     """
 
     messages: tuple[ModelMessage, ...]
-    hashed: _Hash
+    hasher: _Hash
     node_ref: str
     rest: Rest | None
     rest_ref: str
@@ -109,25 +109,25 @@ def store_input(
         chain, known = None, ()
     new = _encode_messages(lasting[len(known) :])
     last = _encode_messages(request.messages[len(lasting) :])
-    hashed = _extend_hash(chain, new)
+    hasher = _extend_hash(chain, new)
     rest = _rest(likely if chain is None or chain.rest is None else chain.rest, request)
     node = encode_node(
         closing=last,
         count=len(lasting),
         messages=new,
         omitted=tuple(omitted),
-        prefix_hash=f"sha256:{hashed.hexdigest()}",
+        prefix_hash=f"sha256:{hasher.hexdigest()}",
         previous=None if chain is None else chain.node_ref,
         rest=rest.ref,
     )
     node_ref = digest(node)
     is_stored = chain is not None and chain.rest_ref == rest.ref
     return StoredInput(
-        _input_hash(hashed, last, rest, is_first=not lasting),
+        _input_hash(hasher, last, rest, is_first=not lasting),
         node_ref,
         rest.ref,
         ((node_ref, node),) if is_stored else ((node_ref, node), (rest.ref, rest.data)),
-        Chain(lasting, hashed, node_ref, rest, rest.ref, _chars(chain, lasting[len(known) :])),
+        Chain(lasting, hasher, node_ref, rest, rest.ref, _chars(chain, lasting[len(known) :])),
     )
 
 
@@ -136,10 +136,10 @@ def resume_chain(node: Node, node_ref: str, messages: Sequence[ModelMessage]) ->
     if node.count > len(messages):
         return None
     same = tuple(messages[: node.count])
-    hashed = _extend_hash(None, _encode_messages(same))
-    if f"sha256:{hashed.hexdigest()}" != node.prefix_hash:
+    hasher = _extend_hash(None, _encode_messages(same))
+    if f"sha256:{hasher.hexdigest()}" != node.prefix_hash:
         return None
-    return Chain(same, hashed, node_ref, None, node.rest, _chars(None, same))
+    return Chain(same, hasher, node_ref, None, node.rest, _chars(None, same))
 
 
 def new_messages(
@@ -195,15 +195,15 @@ _encoder: Final = msgspec.json.Encoder(order="sorted")
 
 def _extend_hash(chain: Chain | None, new: Json) -> _Hash:
     """Return the state of the hash after the messages of the chain and the new ones."""
-    hashed = hashlib.sha256(BEGIN) if chain is None else chain.hashed.copy()
+    hasher = hashlib.sha256(BEGIN) if chain is None else chain.hasher.copy()
     if new:
-        hashed.update(b"," if chain is not None and chain.messages else b"")
-        hashed.update(new)
-    return hashed
+        hasher.update(b"," if chain is not None and chain.messages else b"")
+        hasher.update(new)
+    return hasher
 
 
-def _input_hash(hashed: _Hash, last: Json, rest: Rest, *, is_first: bool) -> str:
-    full = hashed.copy()
+def _input_hash(hasher: _Hash, last: Json, rest: Rest, *, is_first: bool) -> str:
+    full = hasher.copy()
     if last:
         full.update(b"" if is_first else b",")
         full.update(last)

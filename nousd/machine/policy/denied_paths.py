@@ -87,17 +87,19 @@ def _areas(rules: tuple[Rule, ...], tool: str, kind: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _pattern(areas: tuple[str, ...], but: tuple[str, ...]) -> re.Pattern[str]:
-    """Return a regular expression for the areas, except the paths ``but``, everything in them, and the
+def _pattern(areas: tuple[str, ...], except_paths: tuple[str, ...]) -> re.Pattern[str]:
+    """Return a regular expression for the areas, except ``except_paths``, everything in them, and the
     directories above them.
     """
-    spared = ""
-    if but:
-        above = {path[:index] for path in but for index, char in enumerate(path) if char == "/"}
-        spared = rf"(?!(?:{_any(but)})(?:/|\Z))"
-        if above:
-            spared += rf"(?!(?:{_any(sorted(above))})\Z)"
-    return re.compile(f"{spared}(?:{'|'.join(areas)})")
+    exceptions = ""
+    if except_paths:
+        parents = {
+            path[:index] for path in except_paths for index, char in enumerate(path) if char == "/"
+        }
+        exceptions = rf"(?!(?:{_any(except_paths)})(?:/|\Z))"
+        if parents:
+            exceptions += rf"(?!(?:{_any(sorted(parents))})\Z)"
+    return re.compile(f"{exceptions}(?:{'|'.join(areas)})")
 
 
 def _any(paths: Iterable[str]) -> str:

@@ -120,7 +120,7 @@ class Finding(NamedTuple):
     is_certain: bool = True
 
 
-NOTHING: Final = Finding()
+NO_FINDING: Final = Finding()
 
 
 def rules_of(
@@ -221,7 +221,7 @@ def find_covering_rule(rules: Sequence[Rule], tool: str, access: Access) -> Find
     """Return the first of the rules, all denials or all questions, that covers a call; a certain match
     precedes a possible one.
     """
-    doubtful = NOTHING
+    doubtful = NO_FINDING
     for rule in _of_tool_or_class(tuple(rules), tool, access.classes):
         match = _is_about(rule.meaning, access)
         if match == "yes":

@@ -291,7 +291,7 @@ _INPUT_CHANGES: Final[dict[str, Callable[[str, QueuedInput, int, int], RowChange
     "cleared": _clear_input,
 }
 
-_UNTOUCHING: Final[dict[type[events.Event], Fold]] = {
+_WITHOUT_TOUCH: Final[dict[type[events.Event], Fold]] = {
     events.SessionCreated: _on_session_created,
     events.SessionDeleted: _on_session_deleted,
     events.SessionSeen: _on_settings_changed,
@@ -299,7 +299,7 @@ _UNTOUCHING: Final[dict[type[events.Event], Fold]] = {
     events.SessionRestored: _on_settings_changed,
 }
 
-_IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
+_WITH_TOUCH: Final[dict[type[events.Event], Fold]] = {
     **dict.fromkeys(CHANGED_BY, _on_settings_changed),
     events.SessionUpdated: _on_session_updated,
     events.SessionActivated: _on_session_activated,
@@ -321,11 +321,11 @@ _IN_A_LIFE: Final[dict[type[events.Event], Fold]] = {
 
 _FOLDS: Final[dict[type[events.Event], Fold]] = {
     **{
-        struct: _add_touch(_IN_A_LIFE.get(struct, _on_other_event))
+        struct: _add_touch(_WITH_TOUCH.get(struct, _on_other_event))
         for name, struct in events.EVENTS.items()
         if name not in events.UNUSING_EVENTS
     },
-    **_UNTOUCHING,
+    **_WITHOUT_TOUCH,
 }
 """event -> its changes; other events (the deltas) change nothing, not even the update time of their
 session."""

@@ -152,7 +152,7 @@ def tool_calls(
 def list_unanswered_calls(
     rows: Rows, session_id: str | None, *, limit: int
 ) -> tuple[ToolCallRow, ...]:
-    asked = [
+    unanswered = [
         (call.asked_seq, call)
         for call in rows.tool_calls.values()
         if call.asked_seq is not None
@@ -160,8 +160,8 @@ def list_unanswered_calls(
         and call.by != "user"
         and session_id in (None, call.session_id)
     ]
-    asked.sort(key=lambda each: each[0], reverse=True)
-    return tuple(call for _, call in asked[:limit])
+    unanswered.sort(key=lambda each: each[0], reverse=True)
+    return tuple(call for _, call in unanswered[:limit])
 
 
 def open_client_calls(rows: Rows) -> tuple[ToolCallRow, ...]:

@@ -27,7 +27,7 @@ COPY: Final = f"""
 
 _COPY_STEP: Final = f"{COPY} ORDER BY seq LIMIT :count"
 
-_MUCH_IS_LEFT: Final = f"""
+_MORE_THAN_A_STEP: Final = f"""
     SELECT 1 FROM entries WHERE session_id = :parent AND seq > {_AFTER}
     ORDER BY seq LIMIT 1 OFFSET :count
 """  # noqa: S608  the names are constants
@@ -40,7 +40,7 @@ def copy_step(connection: apsw.Connection, parent_id: str, branch_id: str) -> bo
         "branch": branch_id,
         "count": ENTRIES_PER_STEP,
     }
-    if connection.execute(_MUCH_IS_LEFT, values).get is None:
+    if connection.execute(_MORE_THAN_A_STEP, values).get is None:
         return False
     connection.execute(_COPY_STEP, values)
     return True

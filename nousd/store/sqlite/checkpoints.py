@@ -29,9 +29,9 @@ def checkpoint(connection: apsw.Connection, mode: int) -> CheckpointResult:
     Raises:
         apsw.Error: it failed, or another connection is running a checkpoint.
     """
-    begun = perf_counter()
+    started = perf_counter()
     pages, moved = connection.wal_checkpoint(mode=mode)
-    return CheckpointResult(pages, moved, perf_counter() - begun)
+    return CheckpointResult(pages, moved, perf_counter() - started)
 
 
 class Checkpointer:

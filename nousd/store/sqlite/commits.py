@@ -180,10 +180,10 @@ class Commits:
 
     def _commit_transaction(self) -> None:
         """Commit the open transaction."""
-        begun = perf_counter()
+        started = perf_counter()
         self._connection.execute("COMMIT")
         if self._synchronous == _SYNCED:
-            self.write_stats.count_synced(perf_counter() - begun)
+            self.write_stats.count_synced(perf_counter() - started)
         else:
             self.write_stats.count_unsynced()
         self._wal_pages += self._pages_written()
@@ -447,7 +447,7 @@ def _event_row(event: StoredEvent, checksums: Checksums) -> Row:
     )
 
 
-_BIRTH_AND_DEATH: Final = (PutSession, ForgetSession)
+_CREATE_OR_FORGET: Final = (PutSession, ForgetSession)
 
 
 def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
@@ -464,7 +464,7 @@ def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
                 change = msgspec.structs.replace(change, queue_revision=revision)  # noqa: PLW2901
             touches[change.session_id] = change
             continue
-        if isinstance(change, _BIRTH_AND_DEATH) and change.session_id in touches:
+        if isinstance(change, _CREATE_OR_FORGET) and change.session_id in touches:
             # A new session starts with an update time of its own. A deleted one keeps its last, so that
             # a list can continue after it.
             ordered.append(touches.pop(change.session_id))

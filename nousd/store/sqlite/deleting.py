@@ -184,7 +184,7 @@ _CHOSEN_USES: Final = _build_choice_query(f"""
     LEFT JOIN artifacts ON artifacts.artifact_id = uses.artifact_id
     WHERE session_id = :session_id ORDER BY uses.artifact_id
 """)  # noqa: S608
-_ITS_OWN: Final = """
+_ONLY_OF_SESSION: Final = """
     SELECT artifact_id FROM artifact_uses AS mine
     WHERE session_id = :session_id AND artifact_id <= :last AND NOT EXISTS (
         SELECT 1 FROM artifact_uses AS other
@@ -195,9 +195,9 @@ _DROP_USES: Final = (
     f"""
     DELETE FROM artifact_chunks WHERE artifact_id IN (
         SELECT artifact_id FROM artifacts
-        WHERE size_bytes <= {PUT_STEP_BYTES} AND artifact_id IN ({_ITS_OWN})
+        WHERE size_bytes <= {PUT_STEP_BYTES} AND artifact_id IN ({_ONLY_OF_SESSION})
     )
     """,  # noqa: S608
-    f"DELETE FROM artifacts WHERE artifact_id IN ({_ITS_OWN})",  # noqa: S608
+    f"DELETE FROM artifacts WHERE artifact_id IN ({_ONLY_OF_SESSION})",  # noqa: S608
     "DELETE FROM artifact_uses WHERE session_id = :session_id AND artifact_id <= :last",
 )

@@ -274,11 +274,11 @@ def open_runs(connection: apsw.Connection) -> tuple[RunRecord, ...]:
 
 
 def _run_record(row: Any) -> RunRecord:
-    *facts, ended_at, error, usage, asked = row
+    *facts, ended_at, error, usage, request = row
     return RunRecord(
         **dict(zip(_RUN_FACTS, facts, strict=True)),
         ended_at=UNSET if ended_at is None else ended_at,
         error=UNSET if error is None else error,
         usage=UNSET if usage is None else _usage_decoder.decode(usage),
-        **msgspec.structs.asdict(_request_decoder.decode(asked)),
+        **msgspec.structs.asdict(_request_decoder.decode(request)),
     )

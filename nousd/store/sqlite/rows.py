@@ -28,8 +28,8 @@ _settings_decoder: Final = json_decoder(dict[str, msgspec.Raw])
 
 def apply(connection: apsw.Connection, changes: Iterable[row_changes.RowChange]) -> None:
     """Write the changes in order, inside the open transaction."""
-    for kind, alike in groupby(changes, type):
-        _APPLY[kind](connection, tuple(alike))
+    for kind, group in groupby(changes, type):
+        _APPLY[kind](connection, tuple(group))
 
 
 def _text(value: Any) -> str:

@@ -35,7 +35,7 @@ def fold(thread: Thread, event: Event) -> list[Payload]:
     if rule is None:
         return []
     emitted = list(rule(thread, event))
-    if emitted and type(event) not in _SETTING_OUT:
+    if emitted and type(event) not in _START_EMITTERS:
         emitted[:0] = _emit_start(thread)
     return emitted
 
@@ -401,7 +401,7 @@ _RULES: Final[dict[type[Event], Callable[[Thread, Any], Payloads]]] = {
     events.ToolExecutionEnd: _on_execution_end,
 }
 
-_SETTING_OUT: Final = (events.MessageStart, events.TurnEnd)
+_START_EMITTERS: Final = (events.MessageStart, events.TurnEnd)
 """The events whose rules emit the start of run and turn themselves."""
 
 VIEW_TYPES: Final = frozenset(EVENT_TYPES[struct] for struct in _RULES)

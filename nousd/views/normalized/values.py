@@ -196,7 +196,7 @@ _CODES: Final[dict[str, ErrorCode]] = {
 }
 """category of a failed model call, or code of an ``error`` event -> code of the view."""
 
-_PASSING: Final = frozenset(
+_TEMPORARY_FAILURES: Final = frozenset(
     {"rate_limit", "overloaded", "server_error", "timeout", "unreachable", "agent_failed"}
 )
 """Temporary failures, as categories of model calls or as codes: the same work may succeed later."""
@@ -244,7 +244,7 @@ def task_end(end: events.AgentEnd, error: events.Error | None) -> Payload:
     return TaskFailed(
         code=code,
         retryable=end.status in ("timeout", "interrupted")
-        or not _PASSING.isdisjoint((category, cause)),
+        or not _TEMPORARY_FAILURES.isdisjoint((category, cause)),
         message=message,
         hint=hint or _HINTS[code],
         cause=cause,

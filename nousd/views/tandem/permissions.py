@@ -15,12 +15,12 @@ from nousd.wire.objects.policy import ConfirmDecision
 from nousd.wire.responses import Permissions
 from nousd.wire.responses.tools import RuleInForce
 
-_ATTEMPT: Final = "-"
+_ATTEMPT_SEPARATOR: Final = "-"
 
 _ATTEMPT_DIGITS_MAX: Final = 9
 
-_OF_SESSION: Final = "granted for the session"
-_OF_ALL: Final = "granted for this workspace"
+_SESSION_GRANT: Final = "granted for the session"
+_WORKSPACE_GRANT: Final = "granted for this workspace"
 
 
 class AskedPermission(Body, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class AskedPermissions(msgspec.Struct, frozen=True, kw_only=True):
 
 def request_id(event: ToolCallEvent) -> str:
     """Return the contract's id of a request: the id of the call, and the number of the attempt."""
-    return f"{event.tool_call_id}{_ATTEMPT}{event.attempt}"
+    return f"{event.tool_call_id}{_ATTEMPT_SEPARATOR}{event.attempt}"
 
 
 class NamedCall(NamedTuple):
@@ -78,7 +78,7 @@ def parse_request_id(request: str) -> NamedCall:
     """Return the call of a request id. The id of a call is also accepted, because the parts of a message
     have only that id.
     """
-    tool_call_id, _, attempt = request.rpartition(_ATTEMPT)
+    tool_call_id, _, attempt = request.rpartition(_ATTEMPT_SEPARATOR)
     is_number = attempt.isascii() and attempt.isdecimal() and len(attempt) <= _ATTEMPT_DIGITS_MAX
     if tool_call_id and is_number and int(attempt):
         return NamedCall(tool_call_id, int(attempt))
@@ -120,7 +120,10 @@ def render_permissions(now: Permissions) -> AskedPermissions:
     """Return the pending requests, and each rule once, even if several sources have it."""
     granted = [
         RuleInForce(decision="allow", rule=rule, origin=origin)
-        for rules, origin in ((now.granted, _OF_SESSION), (now.granted_everywhere, _OF_ALL))
+        for rules, origin in (
+            (now.granted, _SESSION_GRANT),
+            (now.granted_everywhere, _WORKSPACE_GRANT),
+        )
         for rule in rules
     ]
     in_force = [_render_rule(rule) for rule in (*granted, *now.rules)]

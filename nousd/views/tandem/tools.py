@@ -12,7 +12,7 @@ from typing import Final
 
 ANY: Final = "*"
 
-_OURS: Final[Mapping[str, tuple[str, ...]]] = {
+_EQUIVALENT_TOOLS: Final[Mapping[str, tuple[str, ...]]] = {
     "apply_patch": ("patch",),
     "cmd": ("bash",),
     "codesearch": ("grep",),
@@ -37,19 +37,19 @@ _OURS: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """tool of the engine -> the equivalent tools of nousd, possibly none."""
 
-_OF_SERVER: Final = "mcp."
+_SERVER_PREFIX: Final = "mcp."
 
 
 def tools_of(name: str) -> tuple[str, ...]:
     """Return nousd's names for a name in the contract; ``*`` matches any characters."""
     canonical = _canonical(name)
-    if canonical.startswith(_OF_SERVER):
+    if canonical.startswith(_SERVER_PREFIX):
         return ("__".join(name.strip().split(".", 2)),)
     if ANY not in canonical:
-        return _OURS.get(canonical, (name,))
+        return _EQUIVALENT_TOOLS.get(canonical, (name,))
     equivalents = [
         ours
-        for tool, own_names in _OURS.items()
+        for tool, own_names in _EQUIVALENT_TOOLS.items()
         if fnmatchcase(tool, canonical)
         for ours in own_names
     ]
@@ -64,7 +64,7 @@ def list_ruled_tools(name: str) -> tuple[str, ...]:
     spelling in the engine. Without the latter, a rule about ``Bash`` would match no tool.
     """
     canonical = _canonical(name)
-    spellings = (name,) if canonical.startswith(_OF_SERVER) else (name, canonical)
+    spellings = (name,) if canonical.startswith(_SERVER_PREFIX) else (name, canonical)
     return tuple(dict.fromkeys(ours for each in spellings for ours in tools_of(each)))
 
 
