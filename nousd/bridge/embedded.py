@@ -37,9 +37,9 @@ class TrioStream(trio.abc.HalfCloseableStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Wait for bytes and return at most that many; empty at the end of input."""
-        wanted = BYTES_MAX if max_bytes is None else index(max_bytes)
+        bytes_max = BYTES_MAX if max_bytes is None else index(max_bytes)
         try:
-            return await self._stream.receive(wanted)
+            return await self._stream.receive(bytes_max)
         except anyio.EndOfStream:
             return b""
         except _ERRORS as error:

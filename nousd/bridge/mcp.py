@@ -62,13 +62,13 @@ class LazyMcpApp:
             host = await self._ensure_started()
             request = Request(scope, receive)
             async with self._bodies.read(request) as body:
-                whole = body
-            if _calls_tool(whole):
+                content = body
+            if _calls_tool(content):
                 self._work_rate.take(request.scope)
         except HttpError as error:
             await error_reply(error)(scope, receive, send)
             return
-        await host(scope, _replay_body(whole, receive), send)
+        await host(scope, _replay_body(content, receive), send)
 
     async def _ensure_started(self) -> ASGIApp:
         """Return the MCP server, started at the first call.

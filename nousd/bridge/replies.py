@@ -172,8 +172,8 @@ def error_reply(error: HttpError | ClientError) -> Response:
         return json_reply(body, failure.status, error.headers)
     failure = failure_of(error)
     if isinstance(error, Refused):
-        words = f"{error.message}: {error.cause}" if error.cause else error.message
-        return json_reply(envelope(failure, words, error.details or None), failure.status)
+        message = f"{error.message}: {error.cause}" if error.cause else error.message
+        return json_reply(envelope(failure, message, error.details or None), failure.status)
     return json_reply(envelope(failure, str(error)), failure.status)
 
 

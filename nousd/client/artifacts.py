@@ -19,8 +19,8 @@ def artifact_pieces(daemon: Connection, artifact_id: str) -> Iterator[bytes]:
     """
     offset, is_at_end = 0, False
     while not is_at_end:
-        wanted = {"artifact_id": artifact_id, "offset": offset, "length": _PIECE_BYTES}
-        part = daemon.request("get_artifact", wanted).payload
+        payload = {"artifact_id": artifact_id, "offset": offset, "length": _PIECE_BYTES}
+        part = daemon.request("get_artifact", payload).payload
         piece = b64decode(part["data"])
         yield piece
         offset += len(piece)
@@ -40,5 +40,5 @@ def model_input(daemon: Connection, input_ref: str) -> tuple[bytes, str]:
     from nousd.wire.codec.canonical_json import digest
     from nousd.wire.codec.input_chunks import assemble_input
 
-    whole = assemble_input(input_ref, lambda part: b"".join(artifact_pieces(daemon, part)))
-    return whole, digest(whole)
+    data = assemble_input(input_ref, lambda part: b"".join(artifact_pieces(daemon, part)))
+    return data, digest(data)

@@ -187,8 +187,8 @@ class Connection(Asking):
             raise type(self._broken)(*self._broken.args)
 
     def _tell_all(self) -> None:
-        told, self._news = self._news, anyio.Event()
-        told.set()
+        news, self._news = self._news, anyio.Event()
+        news.set()
 
 
 @asynccontextmanager

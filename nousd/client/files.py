@@ -36,14 +36,14 @@ def put_file(
         ClientError: the daemon refused the file, or stored other bytes.
         OSError: the file cannot be read.
     """
-    wanted: dict[str, Any] = {"media_type": media_type}
+    upload: dict[str, Any] = {"media_type": media_type}
     answer: dict[str, Any] = {}
     digest = hashlib.sha256()
     for piece, is_last in _pieces_of(file):
         digest.update(piece)
-        sent = {**wanted, "data": b64encode(piece).decode(), "final": is_last}
-        answer = daemon.request("put_artifact", sent, timeout_seconds=timeout_seconds).payload
-        wanted["upload_id"] = answer.get("upload_id", "")
+        payload = {**upload, "data": b64encode(piece).decode(), "final": is_last}
+        answer = daemon.request("put_artifact", payload, timeout_seconds=timeout_seconds).payload
+        upload["upload_id"] = answer.get("upload_id", "")
     if answer["artifact_id"] != f"sha256:{digest.hexdigest()}":
         raise ClientError(f"{answer['artifact_id']} was stored, which is not what was sent")
     return answer

@@ -31,18 +31,18 @@ class _Side:
 
     def __init__(self, action: str) -> None:
         self.guard = anyio.ResourceGuard(action)
-        self._told: anyio.Event | None = None
+        self._woken: anyio.Event | None = None
 
     async def wait(self) -> None:
-        self._told = anyio.Event()
+        self._woken = anyio.Event()
         try:
-            await self._told.wait()
+            await self._woken.wait()
         finally:
-            self._told = None
+            self._woken = None
 
     def tell(self) -> None:
-        if self._told is not None:
-            self._told.set()
+        if self._woken is not None:
+            self._woken.set()
 
 
 class _Pipe:
@@ -52,7 +52,7 @@ class _Pipe:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._on_its_way = bytearray()
+        self._buffer = bytearray()
         self.has_ended = False
         self.is_refused = False
         self.receiver = _Side("receiving from")
@@ -61,29 +61,29 @@ class _Pipe:
     @property
     def is_readable(self) -> bool:
         """True if ``take`` would return bytes, or no more bytes will come."""
-        return bool(self._on_its_way) or self.has_ended
+        return bool(self._buffer) or self.has_ended
 
     @property
     def is_writable(self) -> bool:
         """True if ``put`` would accept bytes, or no more bytes will be accepted."""
-        return len(self._on_its_way) < self._bytes_max or self.has_ended or self.is_refused
+        return len(self._buffer) < self._bytes_max or self.has_ended or self.is_refused
 
     def put(self, data: bytes | memoryview) -> int:
         """Accept as many bytes as there is room for, and return their number."""
-        room = self._bytes_max - len(self._on_its_way)
-        taken = min(room, len(data))
-        self._on_its_way += data[:taken]
-        if taken:
+        room = self._bytes_max - len(self._buffer)
+        size = min(room, len(data))
+        self._buffer += data[:size]
+        if size:
             self.receiver.tell()
-        return taken
+        return size
 
     def take(self, bytes_max: int) -> bytes:
         """Remove and return at most that many bytes; empty if there are none."""
-        taken = bytes(memoryview(self._on_its_way)[:bytes_max])
-        del self._on_its_way[: len(taken)]
-        if taken:
+        data = bytes(memoryview(self._buffer)[:bytes_max])
+        del self._buffer[: len(data)]
+        if data:
             self.sender.tell()
-        return taken
+        return data
 
     def end(self) -> None:
         self.has_ended = True
@@ -92,7 +92,7 @@ class _Pipe:
 
     def refuse(self) -> None:
         self.is_refused = True
-        self._on_its_way.clear()
+        self._buffer.clear()
         self.receiver.tell()
         self.sender.tell()
 

@@ -60,9 +60,9 @@ class Subscription:
         """
         self._silence_seconds = silence_of(wanted.keepalive_seconds)
         payload = msgspec.to_builtins(wanted)
-        given = {key: value for key, value in payload.items() if value is not None}
+        settings = {key: value for key, value in payload.items() if value is not None}
         try:
-            await self._stream.send(encode_request("s1", "subscribe", given))
+            await self._stream.send(encode_request("s1", "subscribe", settings))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise ConnectionLost("the daemon closed the connection") from None
         answer = (await self._answer()).raise_for_refusal()

@@ -56,8 +56,8 @@ def response_of(answer: Answer, command: Command, expected: type[Response] | Non
         AnswerInvalid: the answer has another type, or its payload does not match the type.
     """
     struct = RESPONSES.get(answer.type)
-    wanted = responses_of(type(command)) if expected is None else (expected,)
-    if struct is None or struct not in wanted:
+    structs = responses_of(type(command)) if expected is None else (expected,)
+    if struct is None or struct not in structs:
         raise AnswerInvalid(f"the daemon answered {answer.type}, not what was asked for")
     return _payload(struct, answer.type, answer.line)
 

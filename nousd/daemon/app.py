@@ -145,10 +145,10 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
         async def on_refused(session_id: str, runtime: str, call: ToolCall) -> None:
             await record_refused(shared, session_id, runtime, call)
 
-        around = AgentSurroundings(
+        surroundings = AgentSurroundings(
             nursery, run_contained, tools, hooks, on_refused, bounds, deps.secrets
         )
-        agents = deps.make_agents(around)
+        agents = deps.make_agents(surroundings)
         shared = _run_services(
             deps, log, defaults, tools, gate=gate, approvers=approvers, agents=agents
         )
@@ -267,7 +267,7 @@ def _mcp_servers(
     return McpServers(
         configured=deps.mcp_servers,
         disabled=deps.mcp_disabled,
-        around=deps.mcp_surroundings,
+        surroundings=deps.mcp_surroundings,
         tools=tools,
         project=deps.workspaces.default.project,
         sessions=sessions,

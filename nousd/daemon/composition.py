@@ -97,20 +97,22 @@ async def open_deps(settings: Settings, redactor: Redactor) -> AsyncIterator[Dae
         )
 
 
-def _agents(settings: Settings, around: AgentSurroundings) -> Mapping[str, MakeRuntime]:
+def _agents(settings: Settings, surroundings: AgentSurroundings) -> Mapping[str, MakeRuntime]:
     """Return factories of the runtimes that drive agent programs, by name; each imports its runtime."""
     folder = locations.runtimes_folder(settings.state_dir)
     if folder.is_dir():
         from nousd.runtimes.agents.spaces import leftovers, remove_leftovers
 
-        around.nursery.start_soon(remove_leftovers, leftovers(folder))
+        surroundings.nursery.start_soon(remove_leftovers, leftovers(folder))
     return {
-        configured.name: partial(_agent, configured, settings, around)
+        configured.name: partial(_agent, configured, settings, surroundings)
         for configured in settings.runtimes
     }
 
 
-def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurroundings) -> Runtime:
+def _agent(
+    configured: ConfiguredRuntime, settings: Settings, surroundings: AgentSurroundings
+) -> Runtime:
     from nousd.runtimes.agents.agent_runtime import AgentRuntime
     from nousd.runtimes.agents.guest import Guest
     from nousd.runtimes.agents.spaces import Spaces
@@ -133,7 +135,7 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
     return AgentRuntime(
         agent,
         guest,
-        around,
+        surroundings,
         spaces,
         own_tools=configured.runtime_tools,
         mode=configured.mode,
@@ -143,9 +145,9 @@ def _agent(configured: ConfiguredRuntime, settings: Settings, around: AgentSurro
 
 def _log_ins() -> tuple[Path, ...]:
     """Return the known paths where agent programs store the user's credentials."""
-    usual = (Path.home() / name for name in _LOG_INS)
+    defaults = (Path.home() / name for name in _LOG_INS)
     chosen = (os.environ.get(name) for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"))
-    return (*usual, *(Path(folder) for folder in chosen if folder))
+    return (*defaults, *(Path(folder) for folder in chosen if folder))
 
 
 def _select_environment(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:

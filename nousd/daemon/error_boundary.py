@@ -37,24 +37,24 @@ T = TypeVar("T")
 
 
 async def run_contained(
-    call: Callable[[], Awaitable[T]], what: str | Callable[[], str]
+    call: Callable[[], Awaitable[T]], name: str | Callable[[], str]
 ) -> T | NousdError:
     """Return the result of ``call``, or its error; never raise an ``Exception``.
 
     Args:
-        what: the call's name in the log; a function if the name is only known later.
+        name: the call's name in the log; a function if the name is only known later.
     """
     try:
         return await call()
     except Exception as error:  # noqa: BLE001 - the boundary
         known = _unwrap_known_error(error)
-        what = what if isinstance(what, str) else what()
+        name = name if isinstance(name, str) else name()
         if known is None:
-            _log.exception("a fault of ours in %s", what)
-            cause = f"{what} failed; the daemon's log says more"
+            _log.exception("a fault of ours in %s", name)
+            cause = f"{name} failed; the daemon's log says more"
             return InternalError("internal error", cause=cause)
         level = logging.ERROR if isinstance(known, StoreError) else logging.DEBUG
-        _log.log(level, "%s: %s", what, known)
+        _log.log(level, "%s: %s", name, known)
         return without_frames(known)
 
 

@@ -74,7 +74,7 @@ class _Entrances(NamedTuple):
     """The listening sockets, the stack that closes them, and a summary of the settings for the log."""
 
     listeners: Listeners
-    beside: ServeBeside | None
+    bridge: ServeBeside | None
     closing: AsyncExitStack
     summary: str
 
@@ -106,7 +106,7 @@ def serve(settings: Settings, door: Door | None = None) -> int:
 
 async def _serve(settings: Settings, door: Door | None) -> None:
     notifier = take_notifier()
-    passed = take_passed_sockets()
+    passed_sockets = take_passed_sockets()
     keys = (provider.api_key for provider in settings.providers.values())
     redactor = Redactor(
         (
@@ -124,19 +124,21 @@ async def _serve(settings: Settings, door: Door | None) -> None:
             _log.warning("%s", warning)
         paths = socket_paths(settings.socket)
         _prepare_folders(settings)
-        if passed is None:
+        if passed_sockets is None:
             stack.enter_context(lock_socket(paths.command))
         stack.enter_context(lock_state_folder(settings.state_dir))
         if settings.provider == AUTO:
             settings = await _with_provider_found(settings)
         deps = await stack.enter_async_context(open_deps(settings, redactor))
         doors = await stack.enter_async_context(AsyncExitStack())
-        listeners = await doors.enter_async_context(open_listeners(settings.socket, passed))
-        beside = None if door is None else await doors.enter_async_context(door(redactor.add))
+        listeners = await doors.enter_async_context(open_listeners(settings.socket, passed_sockets))
+        bridge = None if door is None else await doors.enter_async_context(door(redactor.add))
         services = await stack.enter_async_context(open_services(deps))
-        ways = _Entrances(listeners, beside, doors, _summary(settings, deps.models.default.model))
+        entrances = _Entrances(
+            listeners, bridge, doors, _summary(settings, deps.models.default.model)
+        )
         look_for_cycles_seldom()
-        await _serve_until_signal(services, ways, signals, notifier)
+        await _serve_until_signal(services, entrances, signals, notifier)
 
 
 async def _with_provider_found(settings: Settings) -> Settings:
@@ -169,15 +171,15 @@ def _prepare_folders(settings: Settings) -> None:
 
 
 async def _serve_until_signal(
-    services: Services, ways: _Entrances, signals: AsyncIterator[int], notifier: Notifier
+    services: Services, entrances: _Entrances, signals: AsyncIterator[int], notifier: Notifier
 ) -> None:
     async with trio.open_nursery() as connections:
-        listeners, beside = ways.listeners, ways.beside
+        listeners, bridge = entrances.listeners, entrances.bridge
         connections.start_soon(_accept, listeners.command, partial(serve_commands, services))
         connections.start_soon(_accept, listeners.events, partial(serve_events, services))
-        if beside is not None:
+        if bridge is not None:
             # An error in that server ends the connections of its clients and affects no others.
-            served = partial(beside, services)
+            served = partial(bridge, services)
             connections.start_soon(
                 error_boundary.run_contained, served, "the way in beside the sockets"
             )
@@ -185,14 +187,14 @@ async def _serve_until_signal(
         connections.start_soon(
             error_boundary.run_contained, first, "the preparation of the first run"
         )
-        notifier.ready(ways.summary)
+        notifier.ready(entrances.summary)
         _log.info("listening on %s", listeners.command.socket.getsockname())
-        _log.info("%s", ways.summary)
+        _log.info("%s", entrances.summary)
         number = await anext(signals)
         notifier.stopping()
         _log.info("stopping: %s", signal.Signals(number).name)
         await shut_down(services)
-        await ways.closing.aclose()
+        await entrances.closing.aclose()
         connections.cancel_scope.deadline = trio.current_time() + _GRACE_SECONDS
     _log.info("stopped")
 

@@ -96,7 +96,7 @@ class Waiting:
 
     def __init__(self, position: int) -> None:
         self.position = position
-        self.wanted = ALL
+        self.event_filter = ALL
         self.line_of = whole_line
         self.woken = trio.Event()
 
@@ -135,7 +135,7 @@ class Following(Waiting):
 
     def __init__(self, position: int, wanted: EventFilter, count: int) -> None:
         super().__init__(position)
-        self.wanted = wanted
+        self.event_filter = wanted
         self.seqs: list[int] = []
         self._count = count
 

@@ -32,14 +32,14 @@ def cookie_values(headers: Headers) -> list[str]:
 
     A page of another port can add cookies of these names, but cannot remove the real one.
     """
-    ours = _own_name(headers)
-    name = re.compile(rf"{ours}(-[0-9a-f]{{8}})?")
+    cookie_name = _own_name(headers)
+    name = re.compile(rf"{cookie_name}(-[0-9a-f]{{8}})?")
     pairs = (
         part.strip().partition("=")
         for line in headers.getlist("cookie")
         for part in line.split(";")
     )
-    return [value for given, _, value in pairs if name.fullmatch(given)]
+    return [value for key, _, value in pairs if name.fullmatch(key)]
 
 
 def requesting_origins(headers: Headers, *, opens_page: bool) -> tuple[str, ...]:
@@ -49,9 +49,9 @@ def requesting_origins(headers: Headers, *, opens_page: bool) -> tuple[str, ...]
         headers: an ``Origin`` in them has already been found to be allowed.
         opens_page: the user opens a page, so a request that comes from no page counts as well.
     """
-    given = headers.getlist("origin")
-    if given:
-        return tuple(given)
+    origins = headers.getlist("origin")
+    if origins:
+        return tuple(origins)
     sites = headers.getlist("sec-fetch-site")
     if sites == ["same-origin"] or (opens_page and sites == ["none"]):
         return own_origins(headers)

@@ -73,10 +73,10 @@ class Credentials:
         self._links = links
         self._held: WeakKeyDictionary[HeldConnection, _Credential] = WeakKeyDictionary()
 
-    def admits(self, given: str, connection: HeldConnection | None) -> bool:
+    def admits(self, presented: str, connection: HeldConnection | None) -> bool:
         """Return whether a request with this token is admitted; if so, hold its connection."""
         token = self._current_token()
-        if token is None or not hmac.compare_digest(given.encode(), token.encode()):
+        if token is None or not hmac.compare_digest(presented.encode(), token.encode()):
             return False
         self._hold(connection, _Credential(token, is_session=False))
         return True
@@ -141,14 +141,14 @@ class Credentials:
 
     async def watch(self) -> None:
         """End the connections of invalid credentials, until cancelled."""
-        told: set[HeldConnection] = set()
+        notified: set[HeldConnection] = set()
         while True:
             valid = set(filter(self._is_valid, set(self._held.values())))
-            void = {each for each, held in self._held.items() if held not in valid}
-            for connection in void - told:
+            invalid = {each for each, held in self._held.items() if held not in valid}
+            for connection in invalid - notified:
                 connection.end()
-            for connection in void & told:
+            for connection in invalid & notified:
                 connection.cut()
                 del self._held[connection]
-            told = void - told
+            notified = invalid - notified
             await trio.sleep(WATCH_SECONDS)

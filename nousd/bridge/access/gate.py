@@ -90,19 +90,19 @@ class Gate:
     def _check_host(self, headers: Headers) -> None:
         if self._policy.hosts is None:
             return
-        given = headers.getlist("host")
-        if len(given) != 1:
+        hosts = headers.getlist("host")
+        if len(hosts) != 1:
             raise HttpError(BAD_REQUEST, "exactly one Host header")
-        host = _HOST.fullmatch(given[0].lower())
+        host = _HOST.fullmatch(hosts[0].lower())
         if host is None or host["name"] not in self._policy.hosts:
             raise HttpError(FORBIDDEN, "this Host is not served here")
 
     def _check_origin(self, headers: Headers) -> None:
-        given = headers.getlist("origin")
+        origins = headers.getlist("origin")
         own = own_origins(headers)
-        if not all(origin in self._policy.origins or origin in own for origin in given):
+        if not all(origin in self._policy.origins or origin in own for origin in origins):
             raise HttpError(FORBIDDEN, "this Origin may not ask here")
-        if len(given) > 1:
+        if len(origins) > 1:
             raise HttpError(BAD_REQUEST, "at most one Origin header")
 
     def _check_caller(self, scope: Scope, headers: Headers) -> None:
@@ -149,12 +149,12 @@ class _BoundedBody:
     def __init__(self, receive: Receive, answering: _ReplyTracker) -> None:
         self._receive = receive
         self._answering = answering
-        self._left = HTTP_BODY_BYTES_MAX
+        self._bytes_left = HTTP_BODY_BYTES_MAX
 
     async def __call__(self) -> Message:
         message = await self._receive()
-        self._left -= len(message.get("body", b""))
-        if self._left >= 0:
+        self._bytes_left -= len(message.get("body", b""))
+        if self._bytes_left >= 0:
             return message
         if self._answering.has_begun:
             return {"type": "http.disconnect"}

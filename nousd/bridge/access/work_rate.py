@@ -63,11 +63,11 @@ class WorkRate:
 
     def _refusal(self, wait: float) -> HttpError:
         seconds = math.ceil(wait)
-        words = (
+        message = (
             f"this client has asked for work {self._per_minute} times in a minute, the limit that the"
             f" setting http_starts_per_minute sets; try again in {seconds} s"
         )
-        return HttpError(RATE_LIMITED, words, headers={"retry-after": str(seconds)})
+        return HttpError(RATE_LIMITED, message, headers={"retry-after": str(seconds)})
 
 
 def _client(scope: Scope) -> bytes:

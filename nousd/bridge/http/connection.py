@@ -171,7 +171,7 @@ class Connection:
         A small body arrives with its head, so the connection can go on even if the application responds
         without reading it. Framing errors are found when the rest is read.
         """
-        taken: list[h11.Data | h11.EndOfMessage] = []
+        events: list[h11.Data | h11.EndOfMessage] = []
         received, self._ahead = self._ahead, b""
         try:
             if guard is not None:
@@ -179,12 +179,12 @@ class Connection:
             if received:
                 self._machine.receive_data(received)
             while isinstance(event := self._machine.next_event(), h11.Data | h11.EndOfMessage):
-                taken.append(event)
+                events.append(event)
                 if isinstance(event, h11.EndOfMessage):
                     break
         except (Refused, h11.RemoteProtocolError):
             pass
-        return taken
+        return events
 
     async def wait_gone(self) -> None:
         """Wait until the client disconnects; keep the bytes that arrive meanwhile, up to a bound."""
@@ -201,14 +201,14 @@ class Connection:
         """Write all bytes, waiting only if the kernel does not accept them at once. Return False if the
         client has disconnected.
         """
-        left = data[self._stream.write_now(data) :]
-        if not left:
+        rest = data[self._stream.write_now(data) :]
+        if not rest:
             await trio.lowlevel.cancel_shielded_checkpoint()
             return True
         try:
             # After a partial write, the client could not parse anything that follows.
             with trio.CancelScope(shield=True):
-                await self._stream.send_all(left)
+                await self._stream.send_all(rest)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return False
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -291,7 +291,7 @@ class _Exchange:
         is_chunked = any(name == b"transfer-encoding" for name, _ in request.headers)
         self._guard = ChunkGuard() if is_chunked else None
         self._has_read_end = False
-        self._has_told_end = False
+        self._has_delivered_end = False
         self._has_begun = False
         self._has_ended = False
         self._is_bodiless = request.method == b"HEAD"
@@ -343,7 +343,7 @@ class _Exchange:
             await trio.lowlevel.checkpoint()
             return {"type": "http.disconnect"}
         with trio.CancelScope() as self._receiving:
-            if not self._has_told_end:
+            if not self._has_delivered_end:
                 return await self._receive_body()
             await self._connection.wait_gone()
             self._leave()
@@ -353,8 +353,8 @@ class _Exchange:
         if self._has_read_end:
             return self._finish_body()
         if self._connection.wants_continue:
-            informed = h11.InformationalResponse(status_code=100, headers=[])
-            await self._connection.send(self._connection.encode(informed))
+            interim = h11.InformationalResponse(status_code=100, headers=[])
+            await self._connection.send(self._connection.encode(interim))
         try:
             event = (
                 self._early.popleft()
@@ -372,7 +372,7 @@ class _Exchange:
         return {"type": "http.disconnect"}
 
     def _finish_body(self) -> Message:
-        self._has_told_end = True
+        self._has_delivered_end = True
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def _read_end(self) -> None:

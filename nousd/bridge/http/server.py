@@ -145,7 +145,7 @@ class _Server:
         self._open: dict[_DeadlineStream, Connection] = {}
         self._strangers: dict[_DeadlineStream, None] = {}
         self._is_ending = False
-        self._left = trio.Event()
+        self._connection_closed = trio.Event()
 
     async def serve(self, listeners: Sequence[trio.SocketListener], closing: trio.Event) -> None:
         async with trio.open_nursery() as connections:
@@ -196,7 +196,7 @@ class _Server:
         finally:
             del self._open[guarded]
             self._keep(guarded)
-            self._left.set()
+            self._connection_closed.set()
 
     def _keep(self, guarded: _DeadlineStream) -> None:
         """Remove a connection from the strangers."""
@@ -212,8 +212,8 @@ class _Server:
 
     async def _all_gone(self) -> None:
         while self._open:
-            self._left = trio.Event()
-            await self._left.wait()
+            self._connection_closed = trio.Event()
+            await self._connection_closed.wait()
 
 
 def _anyone(_stream: trio.SocketStream) -> bool:
@@ -223,8 +223,8 @@ def _anyone(_stream: trio.SocketStream) -> bool:
 
 def _refusal() -> bytes:
     """Return the response to a connection beyond the limit; its request is not read."""
-    words = f"{HTTP_CONNECTIONS_MAX} connections are open already"
-    body = msgspec.json.encode(envelope(TOO_MANY_CONNECTIONS, words))
+    message = f"{HTTP_CONNECTIONS_MAX} connections are open already"
+    body = msgspec.json.encode(envelope(TOO_MANY_CONNECTIONS, message))
     head = (
         f"HTTP/1.1 {TOO_MANY_CONNECTIONS.status} Service Unavailable\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"

@@ -165,8 +165,8 @@ def http_date(second: int) -> bytes:
 
 def refusal(fault: Fault, *, is_bodiless: bool) -> list[h11.Event]:
     """Return the events of a refusal, after which the connection closes."""
-    failure, words = fault
-    body = msgspec.json.encode(envelope(failure, words))
+    failure, message = fault
+    body = msgspec.json.encode(envelope(failure, message))
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

@@ -102,8 +102,8 @@ class _Shapes:
     def __init__(self, rows: Iterable[Row]) -> None:
         types: list[Any] = [ErrorBody]
         for row in rows:
-            given = (row.query, row.body, *row.replies.values())
-            named = (shape for shape in given if not (shape is None or shape in _TEXTS))
+            shapes = (row.query, row.body, *row.replies.values())
+            named = (shape for shape in shapes if not (shape is None or shape in _TEXTS))
             types += [member for shape in named for member in _members(shape)]
         schemas, components = msgspec.json.schema_components(types, ref_template=_COMPONENTS)
         self._schemas = list(zip(types, schemas, strict=True))
@@ -136,8 +136,8 @@ def _spell_once(schema: Json) -> Json:
     for name, *others in spellings.values():
         field = schema["properties"][name]
         if others:
-            words = f"Also spelled {', '.join(f'`{other}`' for other in others)}."
-            field = {**field, "description": f"{field.get('description', '')} {words}".strip()}
+            note = f"Also spelled {', '.join(f'`{other}`' for other in others)}."
+            field = {**field, "description": f"{field.get('description', '')} {note}".strip()}
         fields[name] = field
     if not fields:
         return schema
@@ -251,10 +251,10 @@ def _omit_null(schema: Json) -> Json:
 
 
 def _header_parameters(row: Row) -> list[Json]:
-    taken = dict.fromkeys(header for command in row.sends for header in _TAKEN.get(command, ()))
+    headers = dict.fromkeys(header for command in row.sends for header in _TAKEN.get(command, ()))
     return [
-        {"name": name, "in": "header", "description": words, "schema": {"type": "string"}}
-        for name, words in taken
+        {"name": name, "in": "header", "description": description, "schema": {"type": "string"}}
+        for name, description in headers
     ]
 
 

@@ -100,12 +100,12 @@ async def _log_in(call: Call) -> Response:
     """Exchange a one-time link for a session of the browser, whose id is set as a cookie."""
     origin = _origin(call)
     try:
-        made = call.services.credentials.redeem_link(call.body.link, origin)
+        session = call.services.credentials.redeem_link(call.body.link, origin)
     except ConfigError as error:
         raise HttpError(INTERNAL, str(error)) from None
-    if made is None:
+    if session is None:
         raise HttpError(FORBIDDEN, "the link is used or too old: nousctl http login prints another")
-    return _session_reply(call, *made)
+    return _session_reply(call, *session)
 
 
 @routes.post(SESSION_PATH, sends=(), replies={200: BrowserSession})
@@ -113,10 +113,12 @@ async def _open_session(call: Call) -> Response:
     """Exchange the token for a session of the browser, whose id is set as a cookie."""
     origin = _origin(call)
     try:
-        made = call.services.credentials.open_session(extract_token(call.request.headers), origin)
+        session = call.services.credentials.open_session(
+            extract_token(call.request.headers), origin
+        )
     except ConfigError as error:
         raise HttpError(INTERNAL, str(error)) from None
-    return _session_reply(call, *made)
+    return _session_reply(call, *session)
 
 
 @routes.delete(SESSION_PATH, sends=(), replies={204: None})

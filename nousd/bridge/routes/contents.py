@@ -46,8 +46,8 @@ async def _todo(call: Call) -> Response:
 )
 async def _fork(call: Call) -> Response:
     """Copy a session into a new one."""
-    made = await call.daemon.ask(BranchSession(session_id=call.path["id"], activate=False))
-    copy = render_session(*await read_session(call.daemon, made.session_id))
+    branch = await call.daemon.ask(BranchSession(session_id=call.path["id"], activate=False))
+    copy = render_session(*await read_session(call.daemon, branch.session_id))
     return json_reply(Forked(**msgspec.structs.asdict(copy) | {"ok": True}, session=copy))
 
 

@@ -107,15 +107,15 @@ def _table(title: str, rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def _parameter(parameter: dict[str, Any]) -> tuple[str, ...]:
-    must = "must be there" if parameter.get("required") else ""
-    words = escape(parameter.get("description", ""))
-    return f"<code>{escape(parameter['name'])}</code>", parameter["in"], must, words
+    required = "must be there" if parameter.get("required") else ""
+    description = escape(parameter.get("description", ""))
+    return f"<code>{escape(parameter['name'])}</code>", parameter["in"], required, description
 
 
 def _response(status: str, response: dict[str, Any]) -> tuple[str, ...]:
     content = response.get("content", {})
     shapes = [
-        f"{escape(media_type)}: {_shape(given['schema'])}" for media_type, given in content.items()
+        f"{escape(media_type)}: {_shape(media['schema'])}" for media_type, media in content.items()
     ]
     return f"<code>{status}</code>", escape(response["description"]), "<br>".join(shapes)
 

@@ -100,8 +100,8 @@ async def _reply(call: Call) -> Response:
     if decision is None:
         raise HttpError(_REPLY_INVALID, f"reply must be one of {', '.join(_DECISIONS)}")
     accepted = await _decide(call, decision, body.reason)
-    does = "deny" if decision == "deny_session" else "allow"
-    rule = None if accepted.rule is UNSET else rule_id(does, accepted.rule)
+    effect = "deny" if decision == "deny_session" else "allow"
+    rule = None if accepted.rule is UNSET else rule_id(effect, accepted.rule)
     return json_reply(
         Applied(
             ok=True,
@@ -202,5 +202,5 @@ async def _is_seen_in(call: Call, session_id: str, record: ToolCallRecord) -> bo
 
 
 def _not_pending(by: str | None) -> str:
-    words = {"timeout": "it has expired", "stop": "its run was stopped"}
-    return f"the request is not pending: {words.get(by or '', 'it was decided already')}"
+    message = {"timeout": "it has expired", "stop": "its run was stopped"}
+    return f"the request is not pending: {message.get(by or '', 'it was decided already')}"

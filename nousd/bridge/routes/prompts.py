@@ -96,8 +96,8 @@ async def _start_run(call: Call) -> _StartedRun:
             accepted = await call.daemon.ask(prompt, Accepted)
     except Refused as refused:
         if refused.message == "client_message_id_reused":
-            words = "the idempotency key was used for another request"
-            raise HttpError(RUN_CONFLICT._replace(retryable=False), words) from None
+            message = "the idempotency key was used for another request"
+            raise HttpError(RUN_CONFLICT._replace(retryable=False), message) from None
         if refused.message == "nothing_appended":
             raise _nothing_to_run() from None
         raise
@@ -119,8 +119,8 @@ async def _read_appended_part(call: Call) -> PartBody:
 
 
 def _nothing_to_run() -> HttpError:
-    words = "body: parts has nothing new to run: send a text, or append a message first"
-    return HttpError(UNPROCESSABLE, words)
+    message = "body: parts has nothing new to run: send a text, or append a message first"
+    return HttpError(UNPROCESSABLE, message)
 
 
 async def _prompt(call: Call, parts: Iterable[PartBody], *, require_appended: bool) -> Prompt:
@@ -167,8 +167,8 @@ def _message_id(call: Call) -> str | None:
     if key is None:
         return None
     if len(key) > _KEY_CHARS_MAX:
-        words = f"Idempotency-Key is too long: at most {_KEY_CHARS_MAX} characters"
-        raise HttpError(BAD_REQUEST, words)
+        message = f"Idempotency-Key is too long: at most {_KEY_CHARS_MAX} characters"
+        raise HttpError(BAD_REQUEST, message)
     return f"{_KEY_PREFIX}{key}"
 
 
@@ -226,8 +226,8 @@ async def _prompt_sync(call: Call) -> Response:
         async for _ in stream_pages(call.hub, query, started.position, ends_with_run=True):
             pass
     if waiting.cancelled_caught:
-        words = "the run goes on, but is not waited for any longer"
-        raise HttpError(TIMED_OUT, words, headers=headers)
+        message = "the run goes on, but is not waited for any longer"
+        raise HttpError(TIMED_OUT, message, headers=headers)
     _, messages = await read_session(call.daemon, started.session_id)
     shape = call.query.reply or ("object" if call.caller.takes_reply_object else "array")
     answer = Reply(last_answer_text(messages)) if shape == "object" else messages

@@ -73,8 +73,8 @@ async def _answer(call: Call) -> Response:
         )
         return await _send_outcome(call, rejected)
     if len(answers) != len(question.questions):
-        words = f"body: answers must have {len(question.questions)} items, one for each question"
-        raise HttpError(UNPROCESSABLE, words)
+        message = f"body: answers must have {len(question.questions)} items, one for each question"
+        raise HttpError(UNPROCESSABLE, message)
     parsed = tuple(map(parse_answer, question.questions, answers))
     answered = AnswerQuestion(
         question_id=question.question_id, answers=parsed, client_id=call.client_name
@@ -125,11 +125,11 @@ async def _waiting_question(call: Call) -> QuestionAsked:
         HttpError: the question is unknown, no longer pending, or not of the session in the path.
     """
     asked = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
-    wanted = call.path["question_id"]
+    question_id = call.path["question_id"]
     for question in asked.questions:
-        if question.question_id == wanted:
+        if question.question_id == question_id:
             return question
     if "id" not in call.path:
         # An empty answer is never valid: the refusal tells an unknown question from an answered one.
-        await _send_outcome(call, AnswerQuestion(question_id=wanted, answers=()))
+        await _send_outcome(call, AnswerQuestion(question_id=question_id, answers=()))
     raise HttpError(QUESTION_NOT_FOUND, "no such question waits")

@@ -125,7 +125,7 @@ async def _create(call: Call) -> Response:
     """Create a session."""
     body: CreateSession = call.body
     model = body.model or ModelBody()
-    wanted = NewSession(
+    command = NewSession(
         name=_name(body.title),
         parent_id=body.parent_id or None,
         workspace=_choose_workspace(body),
@@ -137,8 +137,8 @@ async def _create(call: Call) -> Response:
         sampling=body.sampling,
         rules=parse_rules(body.permission) if body.permission else None,
     )
-    made = await call.daemon.ask(wanted)
-    record = await call.daemon.ask(GetSession(session_id=made.session_id))
+    created = await call.daemon.ask(command)
+    record = await call.daemon.ask(GetSession(session_id=created.session_id))
     return json_reply(render_session(record.session))
 
 
@@ -149,9 +149,7 @@ def _name(title: str | None) -> str | None:
 
 def _choose_workspace(body: CreateSession) -> str | None:
     """Return the requested workspace; None for the daemon's own."""
-    return next(
-        (given for given in (body.workspace_root, body.directory) if given not in _OWN), None
-    )
+    return next((path for path in (body.workspace_root, body.directory) if path not in _OWN), None)
 
 
 @routes.get(
@@ -191,13 +189,13 @@ async def _patch(call: Call) -> Response:
 async def _delete(call: Call) -> Response:
     """Delete a session; if it has an active run, stop the run instead."""
     query: DeleteQuery = call.query
-    wanted = DeleteSession(session_id=call.path["id"], abort=True, undo_seconds=query.undo_seconds)
-    done = await call.daemon.ask(wanted)
-    if done.run is UNSET:
-        at_ms = milliseconds_or_none(done.delete_at)
-        return json_reply(Deleted(deleted=done.deleted, deleteAtMs=at_ms))
+    command = DeleteSession(session_id=call.path["id"], abort=True, undo_seconds=query.undo_seconds)
+    answer = await call.daemon.ask(command)
+    if answer.run is UNSET:
+        at_ms = milliseconds_or_none(answer.delete_at)
+        return json_reply(Deleted(deleted=answer.deleted, deleteAtMs=at_ms))
     stopping = Deleted(
-        deleted=False, cancelRequested=True, activeRun=render_run(done.run), reason=DEFERRED
+        deleted=False, cancelRequested=True, activeRun=render_run(answer.run), reason=DEFERRED
     )
     return json_reply(stopping)
 
@@ -228,7 +226,7 @@ class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
 async def _list(call: Call) -> Response:
     """List sessions, most recently used first, without their messages."""
     query: ListQuery = call.query
-    wanted = ListSessions(
+    command = ListSessions(
         limit=query.page_size,
         offset=(query.page - 1) * query.page_size,
         workspace=await resolve_scope(call.daemon, query.scope, query.workspace),
@@ -236,7 +234,7 @@ async def _list(call: Call) -> Response:
         archived=query.archived,
         source=query.source or None,
     )
-    return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
+    return json_reply([render_session(row) for row in await _rows(call.daemon, command)])
 
 
 async def resolve_scope(daemon: Client, scope: str | None, named: str | None) -> str | None:
@@ -248,16 +246,16 @@ async def resolve_scope(daemon: Client, scope: str | None, named: str | None) ->
     return (await daemon.ask(GetCapabilities())).workdir
 
 
-async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
+async def _rows(daemon: Client, command: ListSessions) -> list[SessionSummary]:
     """Return a page of the requested length, joined from several answers if necessary."""
     rows: list[SessionSummary] = []
     while True:
-        left = msgspec.structs.replace(
-            wanted, limit=wanted.limit - len(rows), offset=wanted.offset + len(rows)
+        rest = msgspec.structs.replace(
+            command, limit=command.limit - len(rows), offset=command.offset + len(rows)
         )
-        found = await daemon.ask(left)
-        rows += found.sessions
-        if not (found.has_more and found.sessions and len(rows) < wanted.limit):
+        page = await daemon.ask(rest)
+        rows += page.sessions
+        if not (page.has_more and page.sessions and len(rows) < command.limit):
             return rows
 
 
@@ -267,8 +265,8 @@ async def _rows(daemon: Client, wanted: ListSessions) -> list[SessionSummary]:
 async def _children(call: Call) -> Response:
     """List the branches, children and tasks of a session."""
     record = await get_record(call)
-    wanted = ListSessions(parent_id=record.session_id, children=True, limit=PAGE_ROWS_MAX)
-    return json_reply([render_session(row) for row in await _rows(call.daemon, wanted)])
+    command = ListSessions(parent_id=record.session_id, children=True, limit=PAGE_ROWS_MAX)
+    return json_reply([render_session(row) for row in await _rows(call.daemon, command)])
 
 
 _DECISIONS: Final[dict[str, Literal["allow", "ask", "deny"]]] = {
@@ -292,18 +290,18 @@ class RuleBody(RequestBody, frozen=True, kw_only=True):
     pattern: str | None = None
 
 
-def parse_rules(given: Sequence[RuleBody]) -> SessionRules:
+def parse_rules(bodies: Sequence[RuleBody]) -> SessionRules:
     """Return the rules in the form of v1.
 
     Raises:
         HttpError: an action is unknown.
     """
     rules: dict[str, list[str]] = {"allow": [], "ask": [], "deny": []}
-    for index, rule in enumerate(given):
+    for index, rule in enumerate(bodies):
         decision = _DECISIONS.get(rule.action.lower())
         if decision is None:
-            words = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
-            raise HttpError(UNPROCESSABLE, words)
+            message = f"body: permission[{index}].action must be one of {', '.join(_DECISIONS)}"
+            raise HttpError(UNPROCESSABLE, message)
         rules[decision] += _rule_texts(rule)
     # Several tools of the engine may correspond to the same tool of nousd.
     return SessionRules(

@@ -90,13 +90,13 @@ async def _stream_events(call: Call) -> Response:
     start = position or position_after_event(head)
     responders = call.services.responders
     if asked.view is not None:
-        wanted = Subscribe(
+        subscription = Subscribe(
             session_id=query.session_id,
             run_id=query.run_id,
             view=asked.view,
             after_seq=max(0, start.seq * FRAMES_MAX + start.frames - 1),
         )
-        return stream_response(forward_events(call.daemon, call.hub, responders, wanted))
+        return stream_response(forward_events(call.daemon, call.hub, responders, subscription))
     frames = call.view.hello(int(time.time() * 1000))
     hello = encode_hello(frames, head if position is None else None)
     return stream_response(answering_stream(call.hub, responders, query, start, hello))

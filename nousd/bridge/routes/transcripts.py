@@ -120,8 +120,8 @@ async def read_message(daemon: Client, session_id: str, entry_id: str) -> Messag
     newest = await daemon.ask(GetMessages(session_id=session_id, limit=_NEWEST))
     found = [entry for entry in newest.messages if entry.id == entry_id]
     if not found:
-        wanted = GetMessages(session_id=session_id, leaf_id=entry_id, limit=1)
-        found = list((await daemon.ask(wanted)).messages)
+        command = GetMessages(session_id=session_id, leaf_id=entry_id, limit=1)
+        found = list((await daemon.ask(command)).messages)
     return render_messages(session_id, found)[-1]
 
 
@@ -131,15 +131,15 @@ async def read_prompt_text(daemon: Client, session_id: str) -> str | None:
     Raises:
         Refused: the session does not exist.
     """
-    wanted = GetMessages(session_id=session_id, limit=_NEWEST)
+    command = GetMessages(session_id=session_id, limit=_NEWEST)
     while True:
-        page = await daemon.ask(wanted)
+        page = await daemon.ask(command)
         for entry in reversed(page.messages):
             if isinstance(entry, MessageEntry) and _is_prompt(entry):
                 return entry.text
         if not (page.has_more and page.messages):
             return None
-        wanted = GetMessages(session_id=session_id, before=page.messages[0].id)
+        command = GetMessages(session_id=session_id, before=page.messages[0].id)
 
 
 def _is_prompt(entry: MessageEntry) -> bool:

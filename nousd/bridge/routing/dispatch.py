@@ -105,10 +105,10 @@ def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
         return refused
     ours = _FIELD.match(refused.message)
     name = ours[0] if ours else ""
-    words = (row.spells.get(name, name) + refused.message[len(name) :]).removeprefix(".")
+    message = (row.spells.get(name, name) + refused.message[len(name) :]).removeprefix(".")
     if row.body is None:
-        return HttpError(BAD_REQUEST, f"query: {words}")
-    return HttpError(UNPROCESSABLE, f"body: {words}")
+        return HttpError(BAD_REQUEST, f"query: {message}")
+    return HttpError(UNPROCESSABLE, f"body: {message}")
 
 
 def _query(row: Row, request: Request) -> Any:
@@ -125,8 +125,8 @@ async def _body(row: Row, bodies: Bodies, request: Request) -> Any:
             return decode_body(b"{}", row.body)
         content_type = request.headers.get("content-type", "")
         if not _is_json(content_type):
-            words = f"content-type must be application/json, not {content_type[:100]}"
-            raise HttpError(NOT_JSON, words)
+            message = f"content-type must be application/json, not {content_type[:100]}"
+            raise HttpError(NOT_JSON, message)
         return decode_body(data, row.body)
 
 

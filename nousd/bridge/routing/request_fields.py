@@ -32,8 +32,8 @@ def decode_body(data: bytes, body: type[T]) -> T:
         HttpError: the body is not JSON, does not match the struct, or has a misspelt key.
     """
     try:
-        given = decode_json(data)
-        return _convert("body", given, body, UNPROCESSABLE)
+        parsed = decode_json(data)
+        return _convert("body", parsed, body, UNPROCESSABLE)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise HttpError(BAD_REQUEST, "the body is not JSON") from None
 
@@ -43,12 +43,12 @@ def convert_query(params: Mapping[str, str], query: type[T]) -> T:
     return _convert("query", params, query, BAD_REQUEST)
 
 
-def _convert(where: str, given: Any, wanted: type[T], failure: Failure) -> T:
+def _convert(where: str, value: Any, struct: type[T], failure: Failure) -> T:
     try:
         is_text = where == "query"
-        return convert(_normalize_keys(where, "", given, wanted), wanted, strict=not is_text)
+        return convert(_normalize_keys(where, "", value, struct), struct, strict=not is_text)
     except msgspec.ValidationError as error:
-        raise HttpError(failure, describe_mismatch(where, str(error), wanted)) from None
+        raise HttpError(failure, describe_mismatch(where, str(error), struct)) from None
 
 
 # --- spellings -------------------------------------------------------------------------------
@@ -85,37 +85,37 @@ def _struct_in(type_: Any) -> type[msgspec.Struct] | None:
     return next(filter(None, map(_struct_in, get_args(type_))), None)
 
 
-def _normalize_keys(where: str, place: str, given: Any, struct: type[msgspec.Struct]) -> Any:
+def _normalize_keys(where: str, parent: str, parsed: Any, struct: type[msgspec.Struct]) -> Any:
     """Return the value with its keys changed to those of the struct, in nested structs too.
 
     If a key occurs in several spellings, the first one that is not null counts.
     """
-    if isinstance(given, list):
+    if isinstance(parsed, list):
         return [
-            _normalize_keys(where, f"{place[:-1]}[{index}].", each, struct)
-            for index, each in enumerate(given)
+            _normalize_keys(where, f"{parent[:-1]}[{index}].", item, struct)
+            for index, item in enumerate(parsed)
         ]
-    if not isinstance(given, Mapping):
-        return given
+    if not isinstance(parsed, Mapping):
+        return parsed
     fields, normalized = _fields(struct), dict[str, Any]()
-    for key, value in given.items():
+    for key, value in parsed.items():
         field = fields.get(key)
         if field is None:
-            _refuse_typing_error(f"{where}: {place}", key, struct)
+            _refuse_typing_error(f"{where}: {parent}", key, struct)
         elif normalized.get(field.name) is None:
-            inner = f"{place}{field.name}."
-            inside = field.struct
+            path = f"{parent}{field.name}."
+            nested = field.struct
             normalized[field.name] = (
-                _normalize_keys(where, inner, value, inside) if inside else value
+                _normalize_keys(where, path, value, nested) if nested else value
             )
     return normalized
 
 
 def _refuse_typing_error(where: str, key: str, struct: type[msgspec.Struct]) -> None:
     names = (field.name for field in dict.fromkeys(_fields(struct).values()))
-    meant = next((name for name in names if _is_near(key, name)), None)
-    if meant is not None:
-        raise HttpError(BAD_REQUEST, f"{where}{key} is unknown; did you mean {meant}?")
+    suggestion = next((name for name in names if _is_near(key, name)), None)
+    if suggestion is not None:
+        raise HttpError(BAD_REQUEST, f"{where}{key} is unknown; did you mean {suggestion}?")
 
 
 def _is_near(key: str, name: str) -> bool:
@@ -153,30 +153,30 @@ _WORDS: Final = {
 
 def describe_mismatch(where: str, fault: str, struct: type[msgspec.Struct]) -> str:
     """Return msgspec's error about a body or query as a message that begins with the field."""
-    found = _PLACE.search(fault)
-    place = "" if found is None else found[1]
+    place = _PLACE.search(fault)
+    path = "" if place is None else place[1]
     fault = _PLACE.sub("", fault)
     if missing := _MISSING.fullmatch(fault):
-        return f"{where}: {f'{place}.' if place else ''}{missing[1]} is required"
+        return f"{where}: {f'{path}.' if path else ''}{missing[1]} is required"
     if expected := _EXPECTED.fullmatch(fault):
         kinds = " or ".join(_WORDS.get(kind, kind) for kind in expected[1].split(" | "))
         fault = f"must be {kinds}, not {_WORDS.get(expected[2], expected[2])}"
-        return f"{where}: {place} {fault}" if place else f"the {where} {fault}"
+        return f"{where}: {path} {fault}" if path else f"the {where} {fault}"
     if bound := _BOUND.fullmatch(fault):
-        words = {"<=": "at most", ">=": "at least"}[bound[2]]
-        return f"{where}: {place} {'is too long:' if bound[1] else 'must be'} {words} {bound[3]}"
+        relation = {"<=": "at most", ">=": "at least"}[bound[2]]
+        return f"{where}: {path} {'is too long:' if bound[1] else 'must be'} {relation} {bound[3]}"
     if _CHOICE.fullmatch(fault):
         # Sorted, because Literal types that differ only in order may be the same object.
-        return f"{where}: {place} must be {' or '.join(sorted(_choices(place, struct)))}"
-    return f"{where}: {place}: {fault}" if place else f"{where}: {fault}"
+        return f"{where}: {path} must be {' or '.join(sorted(_choices(path, struct)))}"
+    return f"{where}: {path}: {fault}" if path else f"{where}: {fault}"
 
 
-def _choices(place: str, struct: type[msgspec.Struct]) -> list[str]:
+def _choices(path: str, struct: type[msgspec.Struct]) -> list[str]:
     """Return the values that the field at a place in a struct may have."""
-    *outer, last = re.sub(r"\[[^\]]*\]", "", place).split(".")
+    *outer, last = re.sub(r"\[[^\]]*\]", "", path).split(".")
     for name in outer:
         struct = _fields(struct)[name].struct or struct
-    (type_,) = (each.type for each in msgspec.structs.fields(struct) if each.encode_name == last)
+    (type_,) = (field.type for field in msgspec.structs.fields(struct) if field.encode_name == last)
     return _texts_in(type_)
 
 

@@ -169,8 +169,8 @@ class Hub:
         notifier = Notifier()
         with trio.move_on_after(seconds):
             await self._window.wait(notifier, query.topic)
-        passed = self.head if notifier.woken_by is None else notifier.woken_by - 1
-        return max(position, position_after_event(passed))
+        seq = self.head if notifier.woken_by is None else notifier.woken_by - 1
+        return max(position, position_after_event(seq))
 
     async def page_after(self, position: StreamPosition, query: StreamQuery) -> Page:
         """Return the next frames of a stream; the position also moves past events of other streams.

@@ -29,20 +29,20 @@ _COMMENT: Final = b":\n\n"
 
 
 async def forward_events(
-    daemon: Client, hub: Hub, responders: Responders, wanted: Subscribe
+    daemon: Client, hub: Hub, responders: Responders, subscription: Subscribe
 ) -> AsyncGenerator[bytes, None]:
     """Yield the events of a subscription as frames, and keep-alives while there are none. Meanwhile,
     count the reader as a client that answers requests. The stream ends when the hub ends.
 
     Args:
-        wanted: the subscription; its view and ``after_seq`` must be set.
+        subscription: the subscription; its view and ``after_seq`` must be set.
     """
-    assert wanted.after_seq is not None
-    async with responders.count_reader(wanted.session_id, wanted.run_id):
+    assert subscription.after_seq is not None
+    async with responders.count_reader(subscription.session_id, subscription.run_id):
         # A client that loses its connection before the first frame continues from here.
-        yield b"id: %d\n\n" % wanted.after_seq
+        yield b"id: %d\n\n" % subscription.after_seq
         try:
-            async with daemon.subscribe(wanted) as events:
+            async with daemon.subscribe(subscription) as events:
                 while not hub.has_ended:
                     received = await _next(events, hub)
                     if received is None:

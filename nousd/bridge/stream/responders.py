@@ -81,8 +81,8 @@ class _Watch:
     async def wait_deserted(self) -> None:
         """Wait until there is no client."""
         while self.is_wanted:
-            left = None if self.readers else self._until - anyio.current_time()
-            with anyio.move_on_after(left):
+            seconds_left = None if self.readers else self._until - anyio.current_time()
+            with anyio.move_on_after(seconds_left):
                 await self._changed.wait()
 
     def declare(self, *, is_declared: bool) -> None:
@@ -168,14 +168,14 @@ class Responders:
 
     async def _declare(self, watch: _Watch, seen: _Scope, backoff: Backoff) -> None:
         """Declare a scope until it has no clients. Raise ClientError if the daemon disconnects."""
-        wanted = Subscribe(
+        subscription = Subscribe(
             session_id=seen.session_id,
             run_id=seen.run_id,
             types=_ASKING,
             confirms=True,
             keepalive_seconds=KEEPALIVE_SECONDS,
         )
-        async with self._daemon.subscribe(wanted) as asked:
+        async with self._daemon.subscribe(subscription) as asked:
             backoff.reset()
             watch.declare(is_declared=True)
             await _hold_until_deserted(watch, asked)

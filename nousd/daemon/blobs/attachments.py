@@ -36,7 +36,7 @@ _AT_ONCE: Final = trio.CapacityLimiter(2)
 _SMALL_BYTES: Final = 64 * 1024
 """Attachments up to this size are examined without a thread."""
 
-_WAYS: Final = ("data", "path", "artifact_id")
+_SOURCES: Final = ("data", "path", "artifact_id")
 
 
 class AttachmentServices(Protocol):
@@ -56,7 +56,7 @@ class AttachedFiles(msgspec.Struct, frozen=True):
 
 async def read_attachments(
     services: AttachmentServices,
-    given: tuple[AttachmentGiven, ...],
+    requested: tuple[AttachmentGiven, ...],
     choice: ModelChoice,
     path_sandbox: PathSandbox,
 ) -> AttachedFiles:
@@ -73,8 +73,8 @@ async def read_attachments(
     """
     async with _AT_ONCE:
         read = _Reading(services, choice, path_sandbox)
-        for index, each in enumerate(given):
-            await read.add(each, f"attachments[{index}]")
+        for index, attachment in enumerate(requested):
+            await read.add(attachment, f"attachments[{index}]")
         await services.store.wait_room()
         return AttachedFiles(tuple(read.attachments), tuple(read.artifacts))
 
@@ -92,68 +92,70 @@ class _Reading:
         self.attachments: list[Attachment] = []
         self.artifacts: list[Artifact] = []
 
-    async def add(self, given: AttachmentGiven, place: str) -> None:
-        """Read one attachment; ``place`` names it in errors."""
-        ways = [way for way in _WAYS if getattr(given, way) is not None]
-        if len(ways) != 1:
-            raise InvalidPayload(f"{place} must have exactly one of {', '.join(_WAYS)}")
-        if given.path is not None:
-            await self._add_file(given, given.path, place)
-        elif given.artifact_id is not None:
-            await self._add_artifact(given, given.artifact_id, place)
+    async def add(self, attachment: AttachmentGiven, field: str) -> None:
+        """Read one attachment; ``field`` names it in errors."""
+        sources = [source for source in _SOURCES if getattr(attachment, source) is not None]
+        if len(sources) != 1:
+            raise InvalidPayload(f"{field} must have exactly one of {', '.join(_SOURCES)}")
+        if attachment.path is not None:
+            await self._add_file(attachment, attachment.path, field)
+        elif attachment.artifact_id is not None:
+            await self._add_artifact(attachment, attachment.artifact_id, field)
         else:
-            assert given.data is not None
-            if given.media_type is None:
-                raise InvalidPayload(f"{place}.media_type is required")
-            media_type = self._check_media_type(given.media_type, place)
-            await self._keep(given.data, media_type, given.name, place)
+            assert attachment.data is not None
+            if attachment.media_type is None:
+                raise InvalidPayload(f"{field}.media_type is required")
+            media_type = self._check_media_type(attachment.media_type, field)
+            await self._keep(attachment.data, media_type, attachment.name, field)
 
-    async def _add_file(self, given: AttachmentGiven, path: str, place: str) -> None:
+    async def _add_file(self, attachment: AttachmentGiven, path: str, field: str) -> None:
         media_type = self._check_media_type(
-            given.media_type or media_types.guess_from_name(path), place
+            attachment.media_type or media_types.guess_from_name(path), field
         )
         try:
             data = await in_folder_thread(_file_bytes, self._confinement, path)
         except ToolError as error:
-            raise InvalidPayload(f"{place}.path: {error}") from None
-        name = given.name or PurePosixPath(path).name[:NAME_CHARS_MAX]
-        await self._keep(data, media_type, name, place)
+            raise InvalidPayload(f"{field}.path: {error}") from None
+        name = attachment.name or PurePosixPath(path).name[:NAME_CHARS_MAX]
+        await self._keep(data, media_type, name, field)
 
-    async def _add_artifact(self, given: AttachmentGiven, artifact_id: str, place: str) -> None:
+    async def _add_artifact(
+        self, attachment: AttachmentGiven, artifact_id: str, field: str
+    ) -> None:
         store, now = self._services.store, self._services.clock.now()
         info = await store.renew_artifact(artifact_id, now=now)
         if info is None:
-            raise _not_found(artifact_id, place)
-        media_type = self._check_media_type(given.media_type or info.media_type, place)
-        self._count(info.size_bytes, place)
+            raise _not_found(artifact_id, field)
+        media_type = self._check_media_type(attachment.media_type or info.media_type, field)
+        self._count(info.size_bytes, field)
         artifact = await store.artifact(artifact_id)
         if artifact is None:  # deleted with its session just now
-            raise _not_found(artifact_id, place)
-        await _check(artifact.data, media_type, place)
-        self._attach(artifact, media_type, given.name)
+            raise _not_found(artifact_id, field)
+        await _check(artifact.data, media_type, field)
+        self._attach(artifact, media_type, attachment.name)
 
-    async def _keep(self, data: bytes, media_type: str, name: str | None, place: str) -> None:
-        self._count(len(data), place)
-        artifact_id = await _check(data, media_type, place)
+    async def _keep(self, data: bytes, media_type: str, name: str | None, field: str) -> None:
+        self._count(len(data), field)
+        artifact_id = await _check(data, media_type, field)
         self._attach(Artifact(artifact_id, media_type, data), media_type, name)
 
-    def _check_media_type(self, claimed: str, place: str) -> str:
+    def _check_media_type(self, declared: str, field: str) -> str:
         """Return the media type without its parameters; raise if the model does not accept it."""
-        media_type = media_types.bare(claimed)
+        media_type = media_types.bare(declared)
         if not media_types.is_attachable(media_type):
-            raise InvalidPayload(f"{place}.media_type must be {media_types.ATTACHABLE}")
+            raise InvalidPayload(f"{field}.media_type must be {media_types.ATTACHABLE}")
         try:
             is_accepted = self._services.models.accepts(self._choice, media_type)
         except ConfigError as error:
             raise CommandRejected("provider_not_usable", cause=str(error)) from None
         if not is_accepted:
-            details = {"media_type": media_type, "model": self._choice.model, "field": place}
+            details = {"media_type": media_type, "model": self._choice.model, "field": field}
             raise CommandRejected("attachment_not_supported", details=details)
         return media_type
 
-    def _count(self, size: int, place: str) -> None:
+    def _count(self, size: int, field: str) -> None:
         if size > ATTACHMENT_BYTES_MAX:
-            raise InvalidPayload(f"{place} is too large: at most {ATTACHMENT_BYTES_MAX} bytes")
+            raise InvalidPayload(f"{field} is too large: at most {ATTACHMENT_BYTES_MAX} bytes")
         self._bytes += size
         if self._bytes > ATTACHMENTS_BYTES_MAX:
             raise InvalidPayload(f"attachments is too large: at most {ATTACHMENTS_BYTES_MAX} bytes")
@@ -171,20 +173,20 @@ class _Reading:
         )
 
 
-def _not_found(artifact_id: str, place: str) -> CommandRejected:
+def _not_found(artifact_id: str, field: str) -> CommandRejected:
     return CommandRejected(
-        "artifact_not_found", details={"artifact_id": artifact_id, "field": place}
+        "artifact_not_found", details={"artifact_id": artifact_id, "field": field}
     )
 
 
-async def _check(data: bytes, media_type: str, place: str) -> str:
+async def _check(data: bytes, media_type: str, field: str) -> str:
     """Return the artifact id of bytes whose content matches their media type."""
     if len(data) <= _SMALL_BYTES:
         artifact_id = _hash_if_matching(data, media_type)
     else:
         artifact_id = await trio.to_thread.run_sync(_hash_if_matching, data, media_type)
     if artifact_id is None:
-        raise InvalidPayload(f"{place}.media_type is {media_type}, but the bytes are not")
+        raise InvalidPayload(f"{field}.media_type is {media_type}, but the bytes are not")
     return artifact_id
 
 
@@ -196,7 +198,7 @@ def _file_bytes(path_sandbox: PathSandbox, path: str) -> bytes:
     """Read a regular file; one byte more than the limit if it is too large."""
     with (
         explain_os_errors("read", path),
-        path_sandbox.locate(path) as place,
-        place.open_file() as file,
+        path_sandbox.locate(path) as resolved,
+        resolved.open_file() as file,
     ):
         return file.read(ATTACHMENT_BYTES_MAX + 1)

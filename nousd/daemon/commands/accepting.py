@@ -52,7 +52,7 @@ class PendingInput(msgspec.Struct, Generic[C], frozen=True):
     """
 
     command: C
-    brought: AttachedFiles = AttachedFiles()
+    attached: AttachedFiles = AttachedFiles()
     changed_by: tuple[str, ...] = ()
     request_hash: str = ""
     tail: Sequence[Entry] = ()
@@ -67,7 +67,7 @@ def facts_of(pending: PendingInput[Any], clock: Clock) -> dict[str, Any]:
         "client_message_id": or_unset(pending.command.client_message_id),
         "client_id": UNSET if client_id is None else client_id,
         "accepted_at": clock.now(),
-        "attachments": pending.brought.attachments or UNSET,
+        "attachments": pending.attached.attachments or UNSET,
         "changed_by": pending.changed_by or UNSET,
         "request_hash": pending.request_hash or UNSET,
     }
@@ -110,12 +110,12 @@ async def accept_input(
     asked = await run_input_hooks(services, target.live, command)
     if asked.handled is not None:
         return asked.handled
-    brought = await _read_attachments(services, target.live, command)
+    attached = await _read_attachments(services, target.live, command)
     # Awaited above: the session may have changed.
     target = await find(services, command, request_hash)
     if target.known is not None:
         return target.known
-    pending = PendingInput(asked.command, brought, asked.changed_by, request_hash, target.tail)
+    pending = PendingInput(asked.command, attached, asked.changed_by, request_hash, target.tail)
     return _with_warnings(accept(services, target.live, pending), asked.warnings)
 
 
@@ -189,17 +189,17 @@ def _repeat_acknowledgement(
     command: HandedIn, request_hash: str, first: Deferred | Accepted, first_hash: str
 ) -> Deferred | Accepted:
     """Return an acknowledgement marked as repeated; raise if it does not fit the repeated command."""
-    said = first.payload if isinstance(first, Deferred) else first
-    assert isinstance(said, Accepted)
+    accepted = first.payload if isinstance(first, Deferred) else first
+    assert isinstance(accepted, Accepted)
     is_append = isinstance(command, commands.AppendMessage)
     is_strict = isinstance(command, commands.Prompt) and command.strict_resend
     # Only an appended message has no run, so its acknowledgement cannot answer another command.
-    if is_append is not (said.command == "append_message") or (
+    if is_append is not (accepted.command == "append_message") or (
         is_strict and first_hash and first_hash != request_hash
     ):
         raise CommandRejected("client_message_id_reused")
-    again = msgspec.structs.replace(said, repeated=True)
-    return Deferred(first.handle, again) if isinstance(first, Deferred) else again
+    repeated = msgspec.structs.replace(accepted, repeated=True)
+    return Deferred(first.handle, repeated) if isinstance(first, Deferred) else repeated
 
 
 def _acknowledgement(live: LiveSession, queued: QueuedInput) -> Accepted:

@@ -34,9 +34,9 @@ async def get_artifact(services: Services, command: commands.GetArtifact) -> Rep
         raise _not_found(command.artifact_id)
     if command.offset > found.size_bytes:
         raise InvalidPayload(f"offset must be at most {found.size_bytes}")
-    wanted = min(command.length, found.size_bytes - command.offset)
-    data = await services.store.artifact_range(found.id, command.offset, wanted)
-    if len(data) < wanted:  # deleted just now
+    length = min(command.length, found.size_bytes - command.offset)
+    data = await services.store.artifact_range(found.id, command.offset, length)
+    if len(data) < length:  # deleted just now
         raise _not_found(found.id)
     return Artifact(
         artifact_id=found.id,
@@ -44,7 +44,7 @@ async def get_artifact(services: Services, command: commands.GetArtifact) -> Rep
         size_bytes=found.size_bytes,
         offset=command.offset,
         data=data,
-        eof=command.offset + wanted == found.size_bytes,
+        eof=command.offset + length == found.size_bytes,
     )
 
 

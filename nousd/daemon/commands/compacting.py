@@ -95,14 +95,14 @@ async def _tell_input(services: Services, session_id: str, compiled: CompiledInp
     stored = await encode_standalone_input(compiled)
     artifacts = await put_large(services.store, artifacts_of(stored), now=services.clock.now())
     live = await services.sessions.get(session_id)
-    told = model_input(
+    event = model_input(
         compiled,
         stored,
         sources=(),
         leaf_id=live.state.leaf_id,
         session_id=session_id,
     )
-    live.decide((told,), artifacts=artifacts)
+    live.decide((event,), artifacts=artifacts)
 
 
 async def _count_call(services: Services, session_id: str, figures: CallFigures) -> None:

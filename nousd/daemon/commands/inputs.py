@@ -77,13 +77,13 @@ async def _place_of_prompt(
 def _start(
     services: Services, live: LiveSession | None, pending: PendingInput[commands.Prompt]
 ) -> Deferred:
-    command, brought = pending.command, pending.brought
+    command, attached = pending.command, pending.attached
     if live is not None:
         refuse_second_run(services, live, command.client_id)
     seen = services.sessions.without_session() if live is None else live.state
     runtime = services.run_services.runtimes.of(seen)
     request = build_run_request(services, seen, command)
-    there = appending.reusable(pending.tail, command.text, brought.attachments)
+    there = appending.reusable(pending.tail, command.text, attached.attachments)
     if command.require_appended and there is None:
         raise CommandRejected("nothing_appended")
     if live is None:
@@ -116,7 +116,7 @@ def _start(
         decided,
         runtime=runtime,
         own_prompt=queued.input_id,
-        artifacts=brought.artifacts,
+        artifacts=attached.artifacts,
     )
     return remember_acknowledgement(live, run.last_handle, queued)
 
@@ -151,16 +151,16 @@ async def _failure_of(services: Services, run_id: str) -> ProviderFailed:
     record = await services.store.run(run_id)
     cause = None if record is None or record.error is UNSET else record.error
     details = {"run_id": run_id}
-    told = await error_of(services.store, run_id)
+    error = await error_of(services.store, run_id)
     native = services.run_services.runtimes.default
-    if told is None or record is None or record.runtime == native:
+    if error is None or record is None or record.runtime == native:
         return ProviderFailed("provider request failed", cause=cause, details=details)
     details |= {
         key: value
-        for key, value in {"category": told.category, "hint": told.hint}.items()
+        for key, value in {"category": error.category, "hint": error.hint}.items()
         if isinstance(value, str)
     }
-    return ProviderFailed(told.message, cause=cause, details=details)
+    return ProviderFailed(error.message, cause=cause, details=details)
 
 
 def _result_of_handled(accepted: Accepted) -> Result:
@@ -206,7 +206,7 @@ def _append(
     title = services.run_services.new_title(live.state, message.text)
     decided = appending.append_message(live.state, message, title=title)
     return remember_acknowledgement(
-        live, live.decide(decided, artifacts=pending.brought.artifacts), message
+        live, live.decide(decided, artifacts=pending.attached.artifacts), message
     )
 
 
@@ -253,7 +253,7 @@ def _queue(
     decided = decisions.accept_input(
         live.state, queued, expected_run_id=pending.command.expected_run_id
     )
-    handle = live.decide((decided,), artifacts=pending.brought.artifacts)
+    handle = live.decide((decided,), artifacts=pending.attached.artifacts)
     if kind == "steer":
         _tell_steer(services, live)
     return remember_acknowledgement(live, handle, decided.inputs[0])
@@ -323,15 +323,15 @@ async def resume(services: Services, command: commands.Resume) -> Reply:
     """Start a run on the pending inputs, or on an unanswered leaf."""
     live = await services.sessions.require(command.session_id)
     await services.workspaces.of(live.state)
-    left = await read_unfinished_work(services, live)
+    unfinished = await read_unfinished_work(services, live)
     refuse_second_run(services, live, command.client_id)
     runtime = services.run_services.runtimes.of(live.state)
     run_id = services.clock.new_id("run")
-    request = decisions.build_resumed_request(live.state, left.request, command.client_id)
+    request = decisions.build_resumed_request(live.state, unfinished.request, command.client_id)
     decided = decisions.resume_run(
         live.state,
         run_id,
-        left.leaf,
+        unfinished.leaf,
         runtime=runtime.name,
         runtime_version=runtime.version,
         model=services.run_services.model_of_run(runtime, live.state, request.options or None),

@@ -64,23 +64,23 @@ async def _newest(
     services: Services, live: LiveSession, end: str | None, pending: Sequence[Entry], limit: int
 ) -> Path:
     """Return the newest entries of a path and the pending messages, up to one page."""
-    taken: tuple[Entry, ...] = ()
+    newest: tuple[Entry, ...] = ()
     room = PAGE_BYTES_MAX
     for entry in reversed(pending):
         room -= len(encode_json(entry))
-        if len(taken) == limit or (taken and room < 0):
-            return Path(taken, has_more=True)
-        taken = (entry, *taken)
+        if len(newest) == limit or (newest and room < 0):
+            return Path(newest, has_more=True)
+        newest = (entry, *newest)
     if end is None:
-        return Path(taken, has_more=False)
-    if len(taken) == limit or (taken and room <= 0):
-        return Path(taken, has_more=True)
+        return Path(newest, has_more=False)
+    if len(newest) == limit or (newest and room <= 0):
+        return Path(newest, has_more=True)
     path = await whole_path(
-        services.store, live.session_id, end, limit=limit - len(taken), bytes_max=room
+        services.store, live.session_id, end, limit=limit - len(newest), bytes_max=room
     )
-    if taken and len(path.entries) == 1 and len(encode_json(path.entries[0])) > room:
-        return Path(taken, has_more=True)
-    return Path((*path.entries, *taken), path.has_more)
+    if newest and len(path.entries) == 1 and len(encode_json(path.entries[0])) > room:
+        return Path(newest, has_more=True)
+    return Path((*path.entries, *newest), path.has_more)
 
 
 async def _newest_in_context(

@@ -35,8 +35,8 @@ async def set_model(services: Services, command: commands.SetModel) -> Reply:
     if live is not None and runtime.name != services.run_services.runtimes.default:
         require_model(runtime, command.model)
         handle = services.sessions.update(live, runtime_model=command.model)
-        said = Accepted(command="set_model", provider=runtime.name, model=command.model)
-        return Deferred(handle, said)
+        answer = Accepted(command="set_model", provider=runtime.name, model=command.model)
+        return Deferred(handle, answer)
     choice = find_model(services, command.model, state)
     if command.must_be_listed:
         await _require_listed(services, choice)

@@ -26,7 +26,7 @@ from nousd.wire.limits import EXPIRED_LISTED_MAX, RULE_CHARS_MAX
 from nousd.wire.responses import Accepted, Permissions
 from nousd.wire.responses.tools import ExpiredRequest, RuleInForce
 
-_SAID: Final = {
+_REASONS: Final = {
     "once": "the user allowed it",
     "session": "the user allowed it, and {rule} for the session",
     "always": "the user allowed it, and {rule} from now on",
@@ -61,11 +61,11 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
         grants.grant(services.sessions, session, rule)
     elif rule is not None:
         grants.grant_in(services.sessions, services.workspaces.path_of(session.state), rule)
-    said = _SAID[command.decision].format(rule=rule)
+    reason = _REASONS[command.decision].format(rule=rule)
     answer = Answer(
         allows=command.decision not in _DENIALS,
         by="user",
-        reason=f"{said}: {command.reason}" if command.reason else said,
+        reason=f"{reason}: {command.reason}" if command.reason else reason,
         decision=command.decision,
         rule=or_unset(rule),
         client_id=or_unset(command.client_id),
@@ -128,13 +128,13 @@ def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | No
         if not 0 < len(question.rule) <= RULE_CHARS_MAX:
             raise CommandRejected("rule_required")
         return question.rule
-    does = "deny" if command.decision == "deny_session" else "allow"
+    effect = "deny" if command.decision == "deny_session" else "allow"
     try:
-        is_about = _DOES[does](command.rule, question)
+        is_about = _DOES[effect](command.rule, question)
     except RuleInvalid as error:
         raise InvalidPayload(f"rule is none: {error}") from None
     if not is_about:
-        raise InvalidPayload(f"rule does not {does} the call that it is given for")
+        raise InvalidPayload(f"rule does not {effect} the call that it is given for")
     return command.rule
 
 
@@ -159,22 +159,26 @@ async def list_permissions(services: Services, command: commands.ListPermissions
     state = services.sessions.without_session() if live is None else live.committed
     expired = await _list_expired(services, command.session_id)
     rules = await services.run_services.permissions.rules_of(state)
-    waiting = services.approvals.requests.list_shown(command.session_id)
-    pending, told, listed = page_of(waiting), page_of(expired), page_of(rules)
-    is_whole = (pending, told, listed) == (waiting, tuple(expired), tuple(rules))
+    pending = services.approvals.requests.list_shown(command.session_id)
+    shown_pending, shown_expired, shown_rules = page_of(pending), page_of(expired), page_of(rules)
+    is_whole = (shown_pending, shown_expired, shown_rules) == (
+        pending,
+        tuple(expired),
+        tuple(rules),
+    )
     return Permissions(
         session_id=state.session_id,
         mode=services.run_services.permissions.mode_of(state),
         can_answer=services.approvers.can_answer([Audience(state.session_id, None)]),
-        pending=pending,
-        expired=told,
+        pending=shown_pending,
+        expired=shown_expired,
         granted=state.granted,
         granted_everywhere=grants.list_permanent_grants(
             services.sessions.defaults, services.workspaces.path_of(state)
         ),
         rules=tuple(
             RuleInForce(decision=rule.decision, rule=rule.text, origin=rule.origin)
-            for rule in listed
+            for rule in shown_rules
         ),
         cursor=cursor(services.hub.head),
         truncated=UNSET if is_whole else True,

@@ -75,9 +75,9 @@ def _edit(live: LiveSession, command: commands.EditQueued, pending: PendingInput
         entry_id=UNSET,
     )
     if command.attachments is not None:
-        edited = msgspec.structs.replace(edited, attachments=pending.brought.attachments or UNSET)
+        edited = msgspec.structs.replace(edited, attachments=pending.attached.attachments or UNSET)
     decided = queue_edits.edit_queued(live.state, edited, client_id=command.client_id)
-    handle = live.decide((decided,), artifacts=pending.brought.artifacts)
+    handle = live.decide((decided,), artifacts=pending.attached.artifacts)
     return Deferred(handle, _answer("edit_queued", live, command))
 
 

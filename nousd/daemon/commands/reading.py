@@ -142,14 +142,14 @@ async def get_events(services: Services, command: commands.GetEvents) -> Reply:
     head = services.hub.head
     start = position(command, head=head, default=0)
     after = start.after
-    wanted = event_filter(command)
+    filter_ = event_filter(command)
     view = None if command.view is None else NormalizedReader(services.store, start)
-    told_again = await check_pruned(services.store, after, wanted, head=head)
+    pruned = await check_pruned(services.store, after, filter_, head=head)
     lines: list[bytes] = []
     while not lines and after < head:
         until = min(head, after + STRETCH_EVENTS)
         page = await services.store.events_after(
-            after, wanted, until=until, limit=command.limit, bytes_max=PAGE_BYTES_MAX
+            after, filter_, until=until, limit=command.limit, bytes_max=PAGE_BYTES_MAX
         )
         after = page[-1].seq if page else until
         if view is None:
@@ -160,7 +160,7 @@ async def get_events(services: Services, command: commands.GetEvents) -> Reply:
         events=tuple(map(msgspec.Raw, lines)),
         next=cursor(after),
         head=cursor(head),
-        pruned=told_again,
+        pruned=pruned,
     )
 
 

@@ -75,7 +75,7 @@ async def search_sessions(services: Services, command: commands.SearchSessions) 
     if after is not None:
         await services.sessions.get(after.session_id)
     workspaces, named = services.workspaces, command.workspace
-    wanted = SessionFilter(
+    session_filter = SessionFilter(
         children=command.children,
         workspace=None if named is None else await workspaces.normalize_path(named),
         archived=command.archived,
@@ -83,7 +83,9 @@ async def search_sessions(services: Services, command: commands.SearchSessions) 
         unnamed_workspace=workspaces.default.path,
     )
     async with _SEARCHES:
-        page = await services.store.search(wanted, command.query, limit=command.limit, after=after)
+        page = await services.store.search(
+            session_filter, command.query, limit=command.limit, after=after
+        )
     return SessionMatches(
         matches=tuple(_match(services, match) for match in page.matches),
         has_more=page.place is not None,

@@ -39,45 +39,48 @@ def collect_new_settings(services: Services, command: commands.NewSession) -> di
         CommandRejected: ``runtime_unknown``, and as ``resolve_model`` and ``require_builtin``.
     """
     require_builtin(services, command.active_tools or ())
-    said = {name: getattr(command, name) for name in _NEW}
-    said["parent_id"] = command.parent_id
+    settings = {name: getattr(command, name) for name in _NEW}
+    settings["parent_id"] = command.parent_id
     runtimes = services.run_services.runtimes
     if command.runtime not in (None, runtimes.default) and command.model is not None:
         require_model(runtimes.get(command.runtime), command.model)
-        return normalize_settings(said | {"model": None, "runtime_model": command.model})
+        return normalize_settings(settings | {"model": None, "runtime_model": command.model})
     if command.runtime is not None:
         runtimes.get(command.runtime)
     choice = resolve_model(services, command.model, command.provider)
     if choice is not None:
-        said |= {"provider": choice.provider, "model": choice.model}
-    return normalize_settings(said)
+        settings |= {"provider": choice.provider, "model": choice.model}
+    return normalize_settings(settings)
 
 
 async def update_session(services: Services, command: commands.UpdateSession) -> Reply:
     """Change the settings that a client sends; an active run applies them from its next call on."""
     live = await services.sessions.get(command.session_id)
-    given = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
-    handle = change_settings(live, **normalize_settings(given))
+    settings = {name: value for name in _UPDATED if (value := getattr(command, name)) is not UNSET}
+    handle = change_settings(live, **normalize_settings(settings))
     return Deferred(handle, Accepted(command="update_session", session_id=live.session_id))
 
 
-def change_settings(live: LiveSession, **given: Any) -> CommitHandle:
+def change_settings(live: LiveSession, **settings: Any) -> CommitHandle:
     """Change the settings that differ. If none does, the handle only waits for earlier commits."""
-    new = {name: value for name, value in given.items() if getattr(live.state, name) != value}
-    event = events.SessionUpdated(session_id=live.session_id, **new)
-    return live.decide((event,) if new else ())
+    changed = {
+        name: value for name, value in settings.items() if getattr(live.state, name) != value
+    }
+    event = events.SessionUpdated(session_id=live.session_id, **changed)
+    return live.decide((event,) if changed else ())
 
 
-def normalize_settings(given: dict[str, Any]) -> dict[str, Any]:
+def normalize_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the values as they are stored: empty rules and sampling become None.
 
     Raises:
         InvalidPayload: a value is too large, or a rule is invalid.
     """
-    _check_metadata(given.get("source_metadata"))
-    _check_rules(given.get("rules"))
+    _check_metadata(settings.get("source_metadata"))
+    _check_rules(settings.get("rules"))
     return {
-        name: None if value in (_NO_RULES, _NO_SAMPLING) else value for name, value in given.items()
+        name: None if value in (_NO_RULES, _NO_SAMPLING) else value
+        for name, value in settings.items()
     }
 
 

@@ -30,15 +30,15 @@ from nousd.wire.responses import Accepted, Leaf, SessionDeleted, SessionSelected
 
 async def new_session(services: Services, command: commands.NewSession) -> Reply:
     """Create a session."""
-    said = collect_new_settings(services, command)
+    settings = collect_new_settings(services, command)
     workspace = await services.workspaces.open_named(command.workspace)
     if command.parent_id is not None:
         await services.sessions.get(command.parent_id)
     warnings = await ask_switch(services, None) if command.activate else UNSET
     if command.workspace is not None and services.workspaces.is_wide(workspace):
-        said["permission_mode"] = "ask"
+        settings["permission_mode"] = "ask"
     live, handle = services.sessions.create(
-        activate=command.activate, workspace=workspace.path, **said
+        activate=command.activate, workspace=workspace.path, **settings
     )
     return Deferred(handle, _build_reply(live, is_active=command.activate, warnings=warnings))
 
@@ -101,13 +101,13 @@ async def mark_seen(services: Services, command: commands.MarkSeen) -> Reply:
     """Record the last entry of a session that the user has seen."""
     live = await services.sessions.require(command.session_id)
     while True:
-        noted = live.state.seen_id
-        seen = await _later_entry(services, live, command.entry_id, noted)
-        if live.state.seen_id == noted:  # else the mark was moved during the lookup
+        seen_before = live.state.seen_id
+        seen = await _later_entry(services, live, command.entry_id, seen_before)
+        if live.state.seen_id == seen_before:  # else the mark was moved during the lookup
             break
     decided = (
         ()
-        if seen is None or seen == noted
+        if seen is None or seen == seen_before
         else (events.SessionSeen(session_id=live.session_id, entry_id=seen),)
     )
     answer = Accepted(command="mark_seen", session_id=live.session_id)
@@ -115,22 +115,24 @@ async def mark_seen(services: Services, command: commands.MarkSeen) -> Reply:
 
 
 async def _later_entry(
-    services: Services, live: LiveSession, wanted: str | None, noted: str | None
+    services: Services, live: LiveSession, entry_id: str | None, seen_before: str | None
 ) -> str | None:
-    """Return the later of two entries: ``wanted``, by default the leaf, and the one already marked as
+    """Return the later of two entries: ``entry_id``, by default the leaf, and the one already marked as
     seen. So a client that has seen less than another client does not move the mark back.
 
     Raises:
         CommandRejected: ``entry_not_found``.
     """
-    if wanted in (None, live.state.leaf_id):
+    if entry_id in (None, live.state.leaf_id):
         return live.state.leaf_id
-    assert wanted is not None
-    entry = await services.store.entry(live.session_id, wanted)
+    assert entry_id is not None
+    entry = await services.store.entry(live.session_id, entry_id)
     if entry is None:
         raise CommandRejected("entry_not_found")
-    before = None if noted is None else await services.store.entry(live.session_id, noted)
-    return noted if before is not None and before.created_at > entry.created_at else wanted
+    before = (
+        None if seen_before is None else await services.store.entry(live.session_id, seen_before)
+    )
+    return seen_before if before is not None and before.created_at > entry.created_at else entry_id
 
 
 async def delete_session(services: Services, command: commands.DeleteSession) -> Reply:
@@ -140,14 +142,14 @@ async def delete_session(services: Services, command: commands.DeleteSession) ->
     live = await services.sessions.get(command.session_id)
     if not command.abort:
         decisions.require_idle(live.state)
-    doomed = await _with_tasks(services, live)
-    if command.abort and (running := _list_running(doomed)):
+    subtree = await _with_tasks(services, live)
+    if command.abort and (running := _list_running(subtree)):
         return await _stop_runs_first(services, live, running)
-    for each in doomed:
+    for each in subtree:
         decisions.require_idle(each.state)
     if command.undo_seconds:
-        return await _schedule_deletion(services, doomed, command.undo_seconds)
-    await _delete_all(services, doomed)
+        return await _schedule_deletion(services, subtree, command.undo_seconds)
+    await _delete_all(services, subtree)
     return SessionDeleted(session_id=live.session_id, deleted=True)
 
 
@@ -161,11 +163,11 @@ async def delete_due(services: Services, session_id: str, delete_at: str) -> boo
         return False
     if live.state.delete_at != delete_at:
         return False
-    doomed = await _with_tasks(services, live)
-    if running := _list_running(doomed):
+    subtree = await _with_tasks(services, live)
+    if running := _list_running(subtree):
         await _stop_runs_first(services, live, running)
         return False
-    await _delete_all(services, doomed)
+    await _delete_all(services, subtree)
     return True
 
 
@@ -176,22 +178,22 @@ async def _with_tasks(services: Services, live: LiveSession) -> Sequence[LiveSes
     return [*await services.sessions.below(live), live]
 
 
-def _list_running(doomed: Sequence[LiveSession]) -> Sequence[LiveSession]:
+def _list_running(subtree: Sequence[LiveSession]) -> Sequence[LiveSession]:
     """Return the sessions with a run, parents first."""
-    return [each for each in reversed(doomed) if each.state.run is not None]
+    return [each for each in reversed(subtree) if each.state.run is not None]
 
 
 async def _schedule_deletion(
-    services: Services, doomed: Sequence[LiveSession], seconds: int
+    services: Services, subtree: Sequence[LiveSession], seconds: int
 ) -> SessionDeleted:
     """Schedule the deletion of sessions and stop their work until then."""
     delete_at = later(services.clock.now(), timedelta(seconds=seconds))
-    for each in doomed:
+    for each in subtree:
         handle = services.sessions.schedule_deletion(each, delete_at)
         _stop_work(services, each)
     await handle.wait_committed()
     services.deletions.note_scheduled()
-    return SessionDeleted(session_id=doomed[-1].session_id, deleted=False, delete_at=delete_at)
+    return SessionDeleted(session_id=subtree[-1].session_id, deleted=False, delete_at=delete_at)
 
 
 async def restore_session(services: Services, command: commands.RestoreSession) -> Reply:
@@ -205,12 +207,12 @@ async def restore_session(services: Services, command: commands.RestoreSession) 
     return Deferred(handle, _build_reply(live, is_active=is_active))
 
 
-async def _delete_all(services: Services, doomed: Sequence[LiveSession]) -> None:
-    handles = [_delete(services, each) for each in doomed]
+async def _delete_all(services: Services, subtree: Sequence[LiveSession]) -> None:
+    handles = [_delete(services, each) for each in subtree]
     for handle in handles:
         await handle.wait_committed()
     with trio.CancelScope(shield=True):  # even if the client stops waiting
-        await drop_rows(services.store, [each.session_id for each in doomed])
+        await drop_rows(services.store, [each.session_id for each in subtree])
         await drop_leftovers(services.store)
 
 

@@ -18,17 +18,17 @@ from nousd.wire.events import EVENTS, FROZEN_EVENTS
 FROZEN: Final = frozenset(FROZEN_EVENTS)
 
 
-def event_filter(wish: Subscribe | GetEvents) -> EventFilter:
+def event_filter(command: Subscribe | GetEvents) -> EventFilter:
     """Return the filter that a subscription or a page request describes.
 
     Raises:
         InvalidPayload: it names an unknown event type, or types and a view.
     """
-    if wish.view is not None:
-        if wish.types != "v1":
+    if command.view is not None:
+        if command.types != "v1":
             raise InvalidPayload("types is not for a view, which has types of its own")
-        return EventFilter(wish.session_id, wish.run_id, VIEW_TYPES)
-    return EventFilter(wish.session_id, wish.run_id, _types(wish.types))
+        return EventFilter(command.session_id, command.run_id, VIEW_TYPES)
+    return EventFilter(command.session_id, command.run_id, _types(command.types))
 
 
 def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
@@ -40,7 +40,7 @@ def _types(names: str | tuple[str, ...]) -> frozenset[str] | None:
     return frozenset(names)
 
 
-def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamPosition:
+def position(command: Subscribe | GetEvents, *, head: int, default: int) -> StreamPosition:
     """Return the position after which a reader continues; without a view it is between two events.
 
     Args:
@@ -50,12 +50,14 @@ def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamP
         CommandRejected: ``cursor_beyond_head``; ``details.head`` names the newest event.
         InvalidPayload: ``after_seq`` is given together with ``after``, or without a view.
     """
-    if wish.after_seq is None:
-        after = position_after_event(default if wish.after is None else cursor_seq(wish.after))
-    elif wish.view is None or wish.after is not None:
+    if command.after_seq is None:
+        after = position_after_event(
+            default if command.after is None else cursor_seq(command.after)
+        )
+    elif command.view is None or command.after is not None:
         raise InvalidPayload("after_seq is for a view, and in place of after")
     else:
-        seq, index = divmod(wish.after_seq, FRAMES_MAX)
+        seq, index = divmod(command.after_seq, FRAMES_MAX)
         after = StreamPosition(seq, index + 1)
     if after.seq > head:
         raise CommandRejected("cursor_beyond_head", details={"head": cursor(head)})
@@ -63,11 +65,11 @@ def position(wish: Subscribe | GetEvents, *, head: int, default: int) -> StreamP
 
 
 async def check_pruned(
-    store: Store, after: int, wanted: EventFilter, *, head: int
+    store: Store, after: int, filter_: EventFilter, *, head: int
 ) -> Literal[True] | UnsetType:
     """Return True if a reader that continues after ``after`` receives some text again, because deltas
     were joined; else UNSET.
     """
-    if 0 < after < head and await store.is_pruned(after, wanted):
+    if 0 < after < head and await store.is_pruned(after, filter_):
         return True
     return UNSET

@@ -44,7 +44,7 @@ class Reader(Protocol):
     @property
     def position(self) -> int: ...
     @property
-    def wanted(self) -> EventFilter: ...
+    def event_filter(self) -> EventFilter: ...
     @property
     def line_of(self) -> LineOf: ...
 
@@ -113,15 +113,15 @@ class Hub:
         # Many readers have the same filter and position, and share one page.
         pages: dict[tuple[int, EventFilter, LineOf], tuple[bytes, int]] = {}
         for reader in tuple(self._waiting):
-            asked = reader.position, reader.wanted, reader.line_of
-            page = pages.get(asked)
+            key = reader.position, reader.event_filter, reader.line_of
+            page = pages.get(key)
             if page is None:
-                page = pages[asked] = self._page_of_window(*asked)
+                page = pages[key] = self._page_of_window(*key)
             if not reader.take(*page):
                 del self._waiting[reader]
 
     async def page_after(
-        self, cursor: int, wanted: EventFilter, line_of: LineOf = whole_line
+        self, cursor: int, event_filter: EventFilter, line_of: LineOf = whole_line
     ) -> tuple[bytes, int]:
         """Return the wanted lines after ``cursor``, joined, and the next cursor.
 
@@ -133,41 +133,41 @@ class Hub:
                 a page, again for the next page.
         """
         if cursor < self._window.start:
-            return await self._read_log(cursor, wanted, line_of)
-        return self._page_of_window(cursor, wanted, line_of)
+            return await self._read_log(cursor, event_filter, line_of)
+        return self._page_of_window(cursor, event_filter, line_of)
 
     async def events_after(
-        self, cursor: int, wanted: EventFilter
+        self, cursor: int, event_filter: EventFilter
     ) -> tuple[Sequence[StoredEvent], int]:
         """Return wanted events after ``cursor``, and the event number up to which they are complete."""
         if cursor < self._window.start:
-            return await self._read_logged_events(cursor, wanted)
+            return await self._read_logged_events(cursor, event_filter)
         events, until = self._window.after(cursor, PAGE_EVENTS)
-        return list(filter(partial(matches, wanted=wanted), events)), until
+        return list(filter(partial(matches, event_filter=event_filter), events)), until
 
     def _page_of_window(
-        self, cursor: int, wanted: EventFilter, line_of: LineOf
+        self, cursor: int, event_filter: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
         """Like ``page_after``; no lines and the same cursor if the window does not continue there."""
         if not self._window.start <= cursor < self._window.head:
             return b"", cursor
         events, until = self._window.after(cursor, PAGE_EVENTS)
-        shown = filter(partial(matches, wanted=wanted), events)
+        shown = filter(partial(matches, event_filter=event_filter), events)
         return fill_page(shown, until, line_of, PAGE_BYTES)
 
     async def _read_log(
-        self, cursor: int, wanted: EventFilter, line_of: LineOf
+        self, cursor: int, event_filter: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
-        events, until = await self._read_logged_events(cursor, wanted)
+        events, until = await self._read_logged_events(cursor, event_filter)
         return b"".join(map(line_of, events)), until
 
     async def _read_logged_events(
-        self, cursor: int, wanted: EventFilter
+        self, cursor: int, event_filter: EventFilter
     ) -> tuple[Sequence[StoredEvent], int]:
         # An event that is committed but not yet published is shown when it is published.
         until = min(self.head, cursor + STRETCH_EVENTS)
         events = await self._store.events_after(
-            cursor, wanted, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
+            cursor, event_filter, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
         )
         return events, events[-1].seq if events else until
 
@@ -176,10 +176,10 @@ def _time(event: StoredEvent) -> str:
     return decode_event(event.line).ts
 
 
-def matches(event: StoredEvent, wanted: EventFilter) -> bool:
+def matches(event: StoredEvent, event_filter: EventFilter) -> bool:
     """Return whether a reader with that filter wants the event."""
     return (
-        (wanted.types is None or event.type in wanted.types)
-        and (wanted.session_id is None or event.session_id == wanted.session_id)
-        and (wanted.run_id is None or event.run_id == wanted.run_id)
+        (event_filter.types is None or event.type in event_filter.types)
+        and (event_filter.session_id is None or event.session_id == event_filter.session_id)
+        and (event_filter.run_id is None or event.run_id == event_filter.run_id)
     )

@@ -35,14 +35,14 @@ class CommitHandle:
     committed. The handle does not hold the batch: it may be kept for long, and events are large.
 
     Args:
-        commit_now: called when a task begins to wait; see ``Store.commit_now``.
+        on_wait: called when a task begins to wait; see ``Store.commit_now``.
     """
 
     # Every delta has a handle, and hardly any is ever waited for.
-    __slots__ = ("_callbacks", "_commit_now", "_waited_for", "failure", "is_settled")
+    __slots__ = ("_callbacks", "_on_wait", "_waited_for", "failure", "is_settled")
 
-    def __init__(self, commit_now: Callable[[], None] = lambda: None) -> None:
-        self._commit_now = commit_now
+    def __init__(self, on_wait: Callable[[], None] = lambda: None) -> None:
+        self._on_wait = on_wait
         self.failure: StoreError | None = None
         self.is_settled = False
         self._waited_for: trio.Event | None = None
@@ -62,7 +62,7 @@ class CommitHandle:
             return
         if self._waited_for is None:
             self._waited_for = trio.Event()
-            self._commit_now()
+            self._on_wait()
         await self._waited_for.wait()
 
     async def wait_committed(self) -> None:

@@ -19,7 +19,7 @@ _PAGE_BYTES: Final = 4 * 1024 * 1024
 
 async def for_each_event(
     store: Store,
-    wanted: EventFilter,
+    event_filter: EventFilter,
     take: Callable[[StoredEvent], object],
     *,
     after: int = 0,
@@ -35,7 +35,7 @@ async def for_each_event(
         StoreError: the log could not be read.
     """
     while page := await store.events_after(
-        after, wanted, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES, until=until
+        after, event_filter, limit=_PAGE_EVENTS, bytes_max=_PAGE_BYTES, until=until
     ):
         for stored in page:
             take(stored)

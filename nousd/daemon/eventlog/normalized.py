@@ -80,10 +80,10 @@ class NormalizedReader:
     async def _rebuild_thread(self, event: StoredEvent) -> Thread:
         """Return the state of a thread before one of its events, folded from the log."""
         thread = Thread()
-        wanted = EventFilter(run_id=event.run_id, types=REMEMBERED_TYPES)
+        event_filter = EventFilter(run_id=event.run_id, types=REMEMBERED_TYPES)
         after = 0
         while page := await self._store.events_after(
-            after, wanted, until=event.seq - 1, limit=_READ_EVENTS, bytes_max=_READ_BYTES
+            after, event_filter, until=event.seq - 1, limit=_READ_EVENTS, bytes_max=_READ_BYTES
         ):
             for earlier in page:
                 events_of(earlier.line, thread)

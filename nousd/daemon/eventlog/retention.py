@@ -60,33 +60,33 @@ async def collect_unused_artifacts(store: Store, clock: Clock) -> None:
     )
 
 
-async def _every_hour(remove: Callable[[], Awaitable[int]], what: str, done: str) -> None:
+async def _every_hour(remove: Callable[[], Awaitable[int]], subject: str, action: str) -> None:
     while True:
         try:
-            gone = await remove()
+            removed = await remove()
         except StoreError as error:
             # The next attempt is in an hour.
-            _log.warning("%s could not be %s: %s", what, done, error)
+            _log.warning("%s could not be %s: %s", subject, action, error)
         else:
-            _log.debug("%d %s were %s", gone, what, done)
+            _log.debug("%d %s were %s", removed, subject, action)
         await trio.sleep(PERIOD_SECONDS)
 
 
 async def _prune(store: Store, hub: Hub, before: str) -> int:
     hub.release(before)
     old = OldDeltas(before, until=hub.window_start)
-    gone = 0
+    removed = 0
     while True:
         pruned = await store.prune_deltas(old)
-        gone += pruned.deltas
+        removed += pruned.deltas
         if not pruned.more:
-            return gone
+            return removed
         await trio.sleep(PAUSE_SECONDS)
 
 
 async def _collect(store: Store, put_before: str) -> int:
     await drop_rows(store, await store.list_unfinished_deletions())
-    gone = 0
+    removed = 0
     while True:
         unused = await store.list_unused_artifacts(put_before, limit=ARTIFACTS_PER_LOOK)
         for artifact_id in unused:
@@ -94,9 +94,9 @@ async def _collect(store: Store, put_before: str) -> int:
             while more:
                 more = await store.drop_artifact(artifact_id, put_before=put_before)
                 await trio.sleep(PAUSE_SECONDS)
-        gone += len(unused)
+        removed += len(unused)
         if len(unused) < ARTIFACTS_PER_LOOK:
-            return gone
+            return removed
 
 
 async def drop_copies(store: Store, branch_ids: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ class Keeper:
         return tuple(self._kept.values())
 
     def keep(
-        self, key: ServerKey, spec: ServerSpec, tools: ToolRegistry, around: Surroundings
+        self, key: ServerKey, spec: ServerSpec, tools: ToolRegistry, surroundings: Surroundings
     ) -> None:
         """Keep a server alive, replacing the one under this key.
 
@@ -64,7 +64,7 @@ class Keeper:
         """
         self.drop(key)
         before = self._ending.get(key)
-        server = McpServer(spec, tools, around, partial(self._tell, key))
+        server = McpServer(spec, tools, surroundings, partial(self._tell, key))
         kept = self._kept[key] = KeptServer(key, server, trio.CancelScope(), trio.Event())
         self._nursery.start_soon(self._run, kept, before)
 

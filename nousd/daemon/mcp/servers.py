@@ -40,7 +40,7 @@ class McpServers:
 
     Args:
         configured: the servers of the settings; ``disabled`` are those not to run.
-        around: the environment to run them in; None to run none (a replay).
+        surroundings: the environment to run them in; None to run none (a replay).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class McpServers:
         *,
         configured: Sequence[ServerSpec],
         disabled: Sequence[ServerSpec],
-        around: Surroundings | None,
+        surroundings: Surroundings | None,
         tools: ToolRegistry,
         project: Project,
         sessions: Sessions,
@@ -58,7 +58,7 @@ class McpServers:
     ) -> None:
         self._configured = {spec.name: spec for spec in configured}
         self._disabled = {spec.name: spec for spec in disabled}
-        self._around = around
+        self._surroundings = surroundings
         self._tools = tools
         self._project = project
         self._sessions = sessions
@@ -66,7 +66,7 @@ class McpServers:
         self._keeper = Keeper(log, nursery)
         self.of_sessions = SessionServers(
             self._keeper,
-            around,
+            surroundings,
             tools,
             sessions=sessions,
             workspaces=workspaces,
@@ -77,7 +77,7 @@ class McpServers:
 
     def start(self) -> None:
         """Connect to all servers."""
-        if self._around is None:
+        if self._surroundings is None:
             return
         for spec in self._configured.values():
             self._keep(spec)
@@ -88,27 +88,27 @@ class McpServers:
 
     def reread_project(self) -> None:
         """Read the project's servers again, if the project is trusted."""
-        if self._around is not None:
+        if self._surroundings is not None:
             read = partial(
                 error_boundary.run_contained, self._read_project, "the MCP servers of a project"
             )
             self._nursery.start_soon(read)
 
     async def _read_project(self) -> None:
-        around = self._around
-        assert around is not None
+        surroundings = self._surroundings
+        assert surroundings is not None
         async with self._reading:
             settings = await self._project.read_effective()
             added = {server.name for server in self._sessions.defaults.mcp_servers}
             taken = self._names_of_the_settings | added
-            specs = specs_of_project(settings, around.secret)
-            wanted = {spec.name: spec for spec in specs if spec.name not in taken}
-            for name in self._of_project.keys() - wanted.keys() - taken:
+            specs = specs_of_project(settings, surroundings.secret)
+            project_specs = {spec.name: spec for spec in specs if spec.name not in taken}
+            for name in self._of_project.keys() - project_specs.keys() - taken:
                 self._keeper.take_away(_key(name))
-            for name, spec in wanted.items():
+            for name, spec in project_specs.items():
                 if self._of_project.get(name) != spec or self._keeper.get(_key(name)) is None:
                     self._keep(spec)
-            self._of_project = wanted
+            self._of_project = project_specs
 
     @property
     def _names_of_the_settings(self) -> set[str]:
@@ -122,7 +122,7 @@ class McpServers:
         Raises:
             CommandRejected: ``mcp_not_available``, ``mcp_not_installed``.
         """
-        if self._around is None:
+        if self._surroundings is None:
             raise CommandRejected("mcp_not_available")
         try:
             require_sdk()
@@ -222,8 +222,8 @@ class McpServers:
 
     def _keep(self, spec: ServerSpec) -> None:
         """Keep a server alive, replacing one of the same name."""
-        assert self._around is not None
-        self._keeper.keep(_key(spec.name), spec, self._tools, self._around)
+        assert self._surroundings is not None
+        self._keeper.keep(_key(spec.name), spec, self._tools, self._surroundings)
 
 
 def _key(name: str) -> ServerKey:

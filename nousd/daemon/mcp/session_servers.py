@@ -50,13 +50,13 @@ class SessionServers:
     """All servers that belong to sessions.
 
     Args:
-        around: the environment to run them in; None to run none.
+        surroundings: the environment to run them in; None to run none.
     """
 
     def __init__(
         self,
         keeper: Keeper,
-        around: Surroundings | None,
+        surroundings: Surroundings | None,
         tools: ToolRegistry,
         *,
         sessions: Sessions,
@@ -64,7 +64,7 @@ class SessionServers:
         nursery: trio.Nursery,
     ) -> None:
         self._keeper = keeper
-        self._around = around
+        self._surroundings = surroundings
         self._tools = tools
         self._sessions = sessions
         self._workspaces = workspaces
@@ -196,7 +196,7 @@ class SessionServers:
         """Keep a server alive, unless it was removed or replaced meanwhile, or runs already."""
         spec = added.spec
         key = ServerKey(live.session_id, spec.name)
-        if self._around is None or not self._is(live.session_id, added):
+        if self._surroundings is None or not self._is(live.session_id, added):
             return
         if added.until < math.inf and key not in self._expiring:
             scope = self._expiring[key] = trio.CancelScope()
@@ -206,8 +206,8 @@ class SessionServers:
         if kept is not None and is_same and kept.server.status.state != "failed" and not is_anew:
             return
         folder = Path(self._workspaces.path_of(live.state))
-        around = msgspec.structs.replace(self._around, workdir=folder)
-        self._keeper.keep(key, spec, self._tools.ensure_registry(live.session_id), around)
+        surroundings = msgspec.structs.replace(self._surroundings, workdir=folder)
+        self._keeper.keep(key, spec, self._tools.ensure_registry(live.session_id), surroundings)
 
     def _forget(self, session_id: str, added: _SessionServer) -> None:
         own = self._added.get(session_id, {})
@@ -219,9 +219,9 @@ class SessionServers:
             self._tools.disown(session_id)
 
     def _learn(self, secrets: frozenset[str]) -> None:
-        assert self._around is not None
+        assert self._surroundings is not None
         for secret in secrets - self._secrets:
-            self._around.secret(secret)
+            self._surroundings.secret(secret)
         self._secrets |= secrets
 
 

@@ -66,8 +66,8 @@ def parse_session_server(command: commands.AddMcp) -> mcp.McpServer:
 
 def _server_of(command: commands.AddMcp) -> mcp.McpServer:
     keys = mcp.McpServer.__struct_fields__
-    given = {key: value for key in keys if (value := getattr(command, key)) is not None}
-    return mcp.McpServer(**given)
+    settings = {key: value for key in keys if (value := getattr(command, key)) is not None}
+    return mcp.McpServer(**settings)
 
 
 def _faults(server: mcp.McpServer) -> Iterator[str]:

@@ -215,11 +215,11 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
     reason = beginning(answer.reason)
     if answer in _PASSED_OVER.values():
         return [events.ToolCallDenied(**call, by=answer.by, reason=reason)]
-    kind = events.ToolCallApproved if answer.allows else events.ToolCallDenied
-    said = events.ToolCallPolicyEvaluated(
+    type_ = events.ToolCallApproved if answer.allows else events.ToolCallDenied
+    evaluated = events.ToolCallPolicyEvaluated(
         **call, source="user", decision="allow" if answer.allows else "deny", reason=reason
     )
-    event = kind(
+    event = type_(
         **call,
         by=answer.by,
         reason=reason,
@@ -227,4 +227,4 @@ def _decision(question: Question, answer: Answer) -> list[Event]:
         rule=answer.rule,
         client_id=answer.client_id,
     )
-    return [said, event]
+    return [evaluated, event]

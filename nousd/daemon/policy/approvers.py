@@ -25,11 +25,11 @@ class Approvers:
     def __init__(self) -> None:
         self._declared: dict[object, EventFilter] = {}
 
-    def declare(self, client: object, wanted: EventFilter) -> None:
+    def declare(self, client: object, event_filter: EventFilter) -> None:
         """Record that a client answers the requests among its wanted events, replacing its earlier
         declaration.
         """
-        self._declared[client] = wanted
+        self._declared[client] = event_filter
 
     def leave(self, client: object) -> None:
         """Forget the declaration of a client, if it made one."""
@@ -43,8 +43,8 @@ class Approvers:
     def can_answer(self, audiences: Iterable[Audience]) -> bool:
         """Return whether a declared client can see requests for one of these audiences."""
         return any(
-            wanted.session_id in (None, audience.session_id)
-            and wanted.run_id in (None, audience.run_id)
+            event_filter.session_id in (None, audience.session_id)
+            and event_filter.run_id in (None, audience.run_id)
             for audience in audiences
-            for wanted in self._declared.values()
+            for event_filter in self._declared.values()
         )

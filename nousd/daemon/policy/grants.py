@@ -81,11 +81,11 @@ def revoke(sessions: Sessions, live: LiveSession | None, rule: str) -> CommitHan
     defaults = sessions.defaults
     if not any(rule in rules for rules in (defaults.granted, *defaults.granted_in.values())):
         raise CommandRejected("rule_not_granted")
-    left = {place: _without(rule, rules) for place, rules in defaults.granted_in.items()}
+    remaining = {place: _without(rule, rules) for place, rules in defaults.granted_in.items()}
     return sessions.update(
         None,
         granted=_without(rule, defaults.granted),
-        granted_in={place: rules for place, rules in left.items() if rules},
+        granted_in={place: rules for place, rules in remaining.items() if rules},
     )
 
 

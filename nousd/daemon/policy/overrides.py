@@ -184,11 +184,11 @@ class Overrides:
             reason = "expired"
         return (events.WorkspaceOverrideExpired(session_id=state.session_id, reason=reason),)
 
-    def forget(self, session_id: str, reason: OverrideEnd, told: CommitHandle) -> None:
+    def forget(self, session_id: str, reason: OverrideEnd, end_commit: CommitHandle) -> None:
         """Stop tracking an ended override and deny the requests under it.
 
         Args:
-            told: the commit of the end; if it fails, tracking resumes.
+            end_commit: the commit of the end; if it fails, tracking resumes.
         """
         term = self._terms.pop(session_id, None)
         self._approvals.deny_under(session_id, _ENDED[reason])
@@ -199,7 +199,7 @@ class Overrides:
                 self._terms.setdefault(session_id, term)
                 self._changed.set()
 
-        told.when_resolved(on_resolved)
+        end_commit.when_resolved(on_resolved)
 
     def forget_deleted(self, session_id: str) -> None:
         """Stop tracking a deleted session and its override."""

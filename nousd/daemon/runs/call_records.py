@@ -81,11 +81,11 @@ class CallRecords:
             row = await self._store.tool_call(call.tool_call_id, attempt)
             if row is not None:
                 attempts.append(row)
-        given = await self._last_result(attempts)
+        result = await self._last_result(attempts)
         may_have_run = any(row.started for row in attempts)
-        if given is None:
+        if result is None:
             return EarlierAttempts(last.attempt, may_have_run)
-        return EarlierAttempts(last.attempt, may_have_run, *given)
+        return EarlierAttempts(last.attempt, may_have_run, *result)
 
     async def find_earlier_attempt(
         self, context: Sequence[Entry], call: ToolCall, *, runtime: str, run_id: str
@@ -128,9 +128,11 @@ class CallRecords:
         attempts = await self._find_last_attempt(session_id, call)
         if await self._store.run(entry.run_id) is None:
             return EarlierAttempts(attempts, may_have_run=True)
-        wanted = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
+        event_filter = EventFilter(run_id=entry.run_id, types=frozenset({"tool_call_started"}))
         started: list[Any] = []
-        await for_each_event(self._store, wanted, lambda stored: started.append(event_of(stored)))
+        await for_each_event(
+            self._store, event_filter, lambda stored: started.append(event_of(stored))
+        )
         may_have_run = any(event.tool_call_id == call.tool_call_id for event in started)
         return EarlierAttempts(attempts, may_have_run)
 
@@ -164,7 +166,7 @@ class CallRecords:
 
     async def _steps(self, row: ToolCallRow) -> list[EventLine]:
         """Return the events of an attempt, in order."""
-        wanted = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
+        event_filter = EventFilter(run_id=row.run_id or row.tool_call_id, types=_STEPS)
         lines: list[EventLine] = []
 
         def take(stored: StoredEvent) -> None:
@@ -173,7 +175,7 @@ class CallRecords:
             if getattr(event_in(line), "tool_call_id", None) == row.tool_call_id:
                 lines.append(line)
 
-        await for_each_event(self._store, wanted, take, after=row.seq - 1, until=row.last_seq)
+        await for_each_event(self._store, event_filter, take, after=row.seq - 1, until=row.last_seq)
         return lines
 
 

@@ -73,15 +73,15 @@ class ClientCall(LiveCallHost):
 
     async def drive(self, runner: CallRunner) -> None:
         """Run the call to its end, unless its session is lost or deleted meanwhile."""
-        what = f"tool call {self.call.tool_call_id}"
-        failure = await error_boundary.run_contained(partial(self._carry_out, runner), what)
+        call_name = f"tool call {self.call.tool_call_id}"
+        failure = await error_boundary.run_contained(partial(self._carry_out, runner), call_name)
         if failure is not None and self._stopped_as is None:
             self._stopped_as = "error"
         if not self.live.lost and not self.live.state.deleted:
-            await error_boundary.run_contained(self._close, f"the end of {what}")
+            await error_boundary.run_contained(self._close, f"the end of {call_name}")
         with trio.move_on_after(CLOSING_SECONDS):
             await error_boundary.run_contained(
-                self.last_handle.wait_committed, f"the end of {what}"
+                self.last_handle.wait_committed, f"the end of {call_name}"
             )
 
     def stop(self, reason: CutOff) -> None:
@@ -255,10 +255,10 @@ class ClientCalls:
         """Return an active call."""
         return self._active.get(tool_call_id)
 
-    def stop(self, reason: CutOff, wanted: Callable[[ClientCall], bool] = lambda _: True) -> None:
+    def stop(self, reason: CutOff, matches: Callable[[ClientCall], bool] = lambda _: True) -> None:
         """End calls early."""
         for driver in list(self._active.values()):
-            if wanted(driver):
+            if matches(driver):
                 driver.stop(reason)
 
     async def stop_all(self, reason: CutOff) -> None:

@@ -69,12 +69,12 @@ async def whole_turn(store: Store, choose: Callable[[], Turn | None]) -> Turn | 
 
 class DeliveringHost(LiveCallHost):
     """The part of a run that delivers inputs to an agent program: the deliveries of ``AgentHost``, and
-    the steers of ``TurnHost``. ``RunHost`` sets ``run_id``, ``tracker`` and ``steer_told``.
+    the steers of ``TurnHost``. ``RunHost`` sets ``run_id``, ``tracker`` and ``steer_waiters``.
     """
 
     run_id: str
     tracker: LifecycleTracker
-    steer_told: trio.lowlevel.ParkingLot
+    steer_waiters: trio.lowlevel.ParkingLot
     delivery: InputDelivery | None = None
     """The delivery of the turn's inputs, if these are consumed when they are delivered."""
     has_stopped_asking = False
@@ -88,7 +88,7 @@ class DeliveringHost(LiveCallHost):
 
     def tell_steer(self) -> None:
         """See ``SessionRun.tell_steer``."""
-        self.steer_told.unpark_all()
+        self.steer_waiters.unpark_all()
 
     def has_pending_steer(self) -> bool:
         """See ``TurnHost.has_pending_steer``."""
@@ -99,7 +99,7 @@ class DeliveringHost(LiveCallHost):
         """See ``TurnHost.wait_steer``."""
         await trio.lowlevel.checkpoint()
         while not self.has_pending_steer():
-            await self.steer_told.park()
+            await self.steer_waiters.park()
 
     # --- confirmed delivery ------------------------------------------------------------------
 

@@ -124,16 +124,16 @@ class ModelInputs:
 
     async def _newest_input(self, run_id: str) -> str | None:
         """Return the id of the node of the run's last ``model_input`` that requested an answer."""
-        wanted = EventFilter(run_id=run_id, types=frozenset({"model_input"}))
+        event_filter = EventFilter(run_id=run_id, types=frozenset({"model_input"}))
         newest: str | None = None
 
         def take(stored: StoredEvent) -> None:
             nonlocal newest
-            told = _decoder.decode(decode_event(stored.line).payload)
-            if told.purpose == "answer" and told.input_ref is not UNSET:
-                newest = told.input_ref
+            model_input = _decoder.decode(decode_event(stored.line).payload)
+            if model_input.purpose == "answer" and model_input.input_ref is not UNSET:
+                newest = model_input.input_ref
 
-        await for_each_event(self._store, wanted, take)
+        await for_each_event(self._store, event_filter, take)
         return newest
 
     async def _resume_chain(self, node_ref: str, messages: Sequence[ModelMessage]) -> Chain | None:

@@ -53,11 +53,11 @@ async def close_open_work(
         runs = {run.run_id: (run.session_id, run) for run in await store.open_runs()}
         calls = {row.tool_call_id: (row.session_id, row) for row in await store.open_client_calls()}
         ends: dict[str, Ends] = {}
-        for name, (of, run) in runs.items():
-            if session_id in (None, of):
+        for name, (open_session_id, run) in runs.items():
+            if session_id in (None, open_session_id):
                 ends[f"run {name}"] = partial(_ends_of_run, run, store, clock)
-        for name, (of, row) in calls.items():
-            if session_id in (None, of):
+        for name, (open_session_id, row) in calls.items():
+            if session_id in (None, open_session_id):
                 ends[f"tool call {name}"] = partial(_ends_of_call, row, store)
         return ends
 
@@ -66,16 +66,16 @@ async def close_open_work(
     # Ends that are pending already must not be written twice.
     await store.flush()
     failures = []
-    owing = await collect_open_ends()
-    for what, find_ends in owing.items():
+    open_ends = await collect_open_ends()
+    for work, find_ends in open_ends.items():
         try:
             await log.submit(log.encode(await find_ends()), closes_run=True).wait_committed()
-            _log.info("%s was interrupted and is now closed", what)
+            _log.info("%s was interrupted and is now closed", work)
         except StoreError as failure:
             failures.append(failure)
     if failures:
         raise failures[0]
-    return len(owing)
+    return len(open_ends)
 
 
 async def close_open_work_at_start(store: Store, log: Log, clock: Clock) -> None:
@@ -94,8 +94,10 @@ async def _ends_of_run(run: RunRecord, store: Store, clock: Clock) -> tuple[Even
     leaf_id, revision = (None, 0) if row is None else (row.leaf_id, row.queue_revision)
     *ends, end = closing_events(tracker, "interrupted", leaf_id=leaf_id, now=clock.now())
     pending = await store.pending_inputs(run.session_id)
-    left = SessionState(session_id=run.session_id, queue_revision=revision, **queue_fields(pending))
-    appended = append_waiting(left, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
+    state = SessionState(
+        session_id=run.session_id, queue_revision=revision, **queue_fields(pending)
+    )
+    appended = append_waiting(state, run_id=run.run_id, leaf_id=leaf_after(ends, leaf_id))
     return (*build_unreported_usage(tracker), *ends, *appended, end)
 
 

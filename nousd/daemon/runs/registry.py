@@ -46,7 +46,7 @@ class Runs:
         self._nursery = nursery
         self._services = services
         self._active: dict[str, RunHost] = {}
-        self._telling: dict[str, trio.Event] = {}
+        self._end_hooks_done: dict[str, trio.Event] = {}
 
     def last_activity_at(self, run_id: str, started_at: str) -> str | UnsetType:
         """Return the time of a run's last activity, in the clock's format; UNSET for an ended run."""
@@ -103,12 +103,12 @@ class Runs:
         """Call the end hooks of extensions. The daemon's stop waits a bounded time for them."""
         from nousd.daemon.runs.run_hooks import tell_end
 
-        told = self._telling[run_id] = trio.Event()
+        done = self._end_hooks_done[run_id] = trio.Event()
         try:
             await tell_end(self._services.hooks, end)
         finally:
-            del self._telling[run_id]
-            told.set()
+            del self._end_hooks_done[run_id]
+            done.set()
 
     async def _end_in_log(self, run: RunHost) -> None:
         """Let recovery write the end of a run that could not write it itself."""
@@ -163,5 +163,5 @@ class Runs:
         for run in runs:
             await run.ended.wait()
         with trio.move_on_after(_TELLING_SECONDS):
-            for told in list(self._telling.values()):
-                await told.wait()
+            for done in list(self._end_hooks_done.values()):
+                await done.wait()

@@ -45,8 +45,8 @@ async def read_run_result(store: Store, accepted: Accepted) -> Result:
 async def error_of(store: Store, run_id: str) -> events.Error | None:
     """Return the last ``error`` event of a run; None if it has none."""
     found: list[StoredEvent] = []
-    wanted = EventFilter(run_id=run_id, types=frozenset({"error"}))
-    await for_each_event(store, wanted, found.append)
+    event_filter = EventFilter(run_id=run_id, types=frozenset({"error"}))
+    await for_each_event(store, event_filter, found.append)
     if not found:
         return None
     return decode_json(decode_event(found[-1].line).payload, type=events.Error)
@@ -55,8 +55,8 @@ async def error_of(store: Store, run_id: str) -> events.Error | None:
 async def _summarise_run(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
     """Read a run page by page. Return None if a text came twice because the run was pruned meanwhile."""
     summary = _Summary(run_id, prompt_id)
-    wanted = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
-    await for_each_event(store, wanted, summary.add)
+    event_filter = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
+    await for_each_event(store, event_filter, summary.add)
     summary.join_deltas()
     return None if summary.repeats else summary
 
@@ -118,11 +118,11 @@ class _Summary:
     def _look_for_repetition(self, stored: StoredEvent, payload: dict[str, Any]) -> None:
         if stored.type not in DELTA_EVENTS:
             return
-        told = (stored.type, payload.get("message_id", payload.get("tool_call_id")))
+        key = (stored.type, payload.get("message_id", payload.get("tool_call_id")))
         if "joined_from" in payload:
             first = cursor_seq(payload["joined_from"])
-            self.repeats |= first <= self._last_deltas.get(told, -1)
-        self._last_deltas[told] = stored.seq
+            self.repeats |= first <= self._last_deltas.get(key, -1)
+        self._last_deltas[key] = stored.seq
 
     def _look_for_outcome(self, type_: str, payload: dict[str, Any]) -> None:
         if type_ == "message_start" and payload["role"] == "assistant":

@@ -111,10 +111,10 @@ def _sources(added: Iterable[Instructions]) -> Iterator[SourceText]:
     """Yield the sections that fit, in order; their total size is bounded."""
     room = INSTRUCTIONS_BYTES_MAX
     for extension, text in added:
-        told = of_extension(extension, text)
-        size = len(told.text.encode())
+        section = of_extension(extension, text)
+        size = len(section.text.encode())
         if size <= room:
             room -= size
-            yield told
+            yield section
         else:
             yield build_omitted_source(extension)

@@ -86,7 +86,7 @@ class RunHost(DeliveringHost):
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
         self.shown = LifecycleTracker(live.session_id, run_id)
-        self.steer_told = trio.lowlevel.ParkingLot()
+        self.steer_waiters = trio.lowlevel.ParkingLot()
         self.ended = trio.Event()
         self.scope = trio.CancelScope()
         self.calls_of: str | None = None
@@ -99,7 +99,7 @@ class RunHost(DeliveringHost):
         self._quiet_until = 0.0
         self._activity_reported = -math.inf
         self._last_activity_at = ""
-        self._conflict_told = -math.inf
+        self._conflict_reported_at = -math.inf
         self._brackets: Brackets | None = None
         self._context = ContextOfRun(services.contexts, live)
         self._inputs = InputsOfRun(services.inputs, live.session_id)
@@ -178,9 +178,9 @@ class RunHost(DeliveringHost):
         that a client that keeps trying does not fill the log.
         """
         now = trio.current_time()
-        if now - self._conflict_told < _CONFLICT_SECONDS or self.live.lost:
+        if now - self._conflict_reported_at < _CONFLICT_SECONDS or self.live.lost:
             return
-        self._conflict_told = now
+        self._conflict_reported_at = now
         conflict = events.RunConflict(
             session_id=self.live.session_id, run_id=self.run_id, client_id=or_unset(client_id)
         )
@@ -275,8 +275,10 @@ class RunHost(DeliveringHost):
             workspace = await self.enter_workspace()
             instructions = await workspace.instructions.of(self.live.session_id)
             agents = await self._services.agents_of(self.live)
-            told = agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
-            self._instructions = (*instructions, *told)
+            agents_section = (
+                agents_source(agents.described) if self.tool_is_active(TASK.name) else ()
+            )
+            self._instructions = (*instructions, *agents_section)
         return self._instructions
 
     async def add_instructions(self, added: Sequence[SourceText]) -> None:

@@ -218,9 +218,9 @@ class RunLoop:
     def _error_event(self, failure: RunFailed) -> events.Error:
         """Return the error event of a failure; a long answer of the server becomes an artifact."""
         cause = text_offload.beginning(failure.cause)
-        words = without_category(failure.category, failure.cause)
-        raw = failure.raw or words.encode(errors="replace")
-        is_told = raw.decode(errors="replace").strip() in cause
+        message = without_category(failure.category, failure.cause)
+        raw = failure.raw or message.encode(errors="replace")
+        is_in_cause = raw.decode(errors="replace").strip() in cause
         return events.Error(
             **self._host.remark_where,
             code=failure.code,
@@ -228,7 +228,7 @@ class RunLoop:
             cause=cause,
             hint=failure.hint or UNSET,
             category=or_unset(failure.category),
-            raw_ref=UNSET if is_told else self._host.keep_bytes(raw, _raw_type(raw)),
+            raw_ref=UNSET if is_in_cause else self._host.keep_bytes(raw, _raw_type(raw)),
         )
 
 

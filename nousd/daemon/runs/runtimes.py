@@ -35,7 +35,7 @@ class Runtimes:
         self._native = native
         self._others = others
         self.configured = {each.name: each for each in configured}
-        self._made = {native.name: native}
+        self._instances = {native.name: native}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ class Runtimes:
 
     def forget(self, session_id: str) -> None:
         """Forget a deleted session; see ``Runtime.forget``."""
-        for runtime in self._made.values():
+        for runtime in self._instances.values():
             runtime.forget(session_id)
 
     def of(self, state: SessionState) -> Runtime:
@@ -61,10 +61,10 @@ class Runtimes:
         Raises:
             CommandRejected: ``runtime_unknown``, with the names of all runtimes.
         """
-        if name not in self._made and name in self._others:
-            self._made[name] = self._others[name]()
-        if name in self._made:
-            return self._made[name]
+        if name not in self._instances and name in self._others:
+            self._instances[name] = self._others[name]()
+        if name in self._instances:
+            return self._instances[name]
         import difflib
 
         (nearest,) = difflib.get_close_matches(name, self.names, n=1, cutoff=0.0)

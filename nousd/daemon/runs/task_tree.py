@@ -111,16 +111,16 @@ class TaskTree:
         root = self.root
         if root.live.lost or root.tracker.phase is Phase.ENDED:
             return
-        told: list[Event] = []
+        copies: list[Event] = []
         for event in decided:
             if isinstance(event, ASKS):
                 self._asked_at_root.add(id_of(event))
-                told += at_root(event, root.where)
+                copies += at_root(event, root.where)
             elif isinstance(event, ENDS) and id_of(event) in self._asked_at_root:
                 self._asked_at_root.discard(id_of(event))
-                told += at_root(event, root.where)
-        if told:
-            root.decide(told)
+                copies += at_root(event, root.where)
+        if copies:
+            root.decide(copies)
 
 
 ASKS: Final = (events.PermissionRequested, events.QuestionAsked)
@@ -163,7 +163,7 @@ def at_root(event: ApprovalEvent, where: TurnKey) -> list[Event]:
     """Return the events with which the root repeats an event: a copy, and a status for a request."""
     assert isinstance(event.run_id, str)
     origin = Origin(session_id=event.session_id, run_id=event.run_id)
-    told = msgspec.structs.replace(event, **where, origin=origin)
-    if not isinstance(told, ASKS):
-        return [told]
-    return [told, *status_of(events.EVENT_TYPES[type(told)], told)]
+    copy = msgspec.structs.replace(event, **where, origin=origin)
+    if not isinstance(copy, ASKS):
+        return [copy]
+    return [copy, *status_of(events.EVENT_TYPES[type(copy)], copy)]

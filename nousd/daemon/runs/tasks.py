@@ -141,12 +141,12 @@ class TasksOfCall:
         # Nothing may be awaited from here to the start: a stop of all runs must find this one.
         await trio.lowlevel.checkpoint_if_cancelled()
         run = self._start(task, worker, chosen)
-        what = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
-        await self._end_of(run, emit, what)
+        task_name = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
+        await self._end_of(run, emit, task_name)
         end = run.end
         # If the end of a task could not be written, recovery writes it.
         status: EndStatus = "interrupted" if end is None else end.status
-        await emit(f"{what}: {status}\n")
+        await emit(f"{task_name}: {status}\n")
         return TaskResult(
             name=worker.name,
             status=status,
@@ -156,11 +156,11 @@ class TasksOfCall:
             run_id=run.run_id,
         )
 
-    async def _end_of(self, run: TaskRun, emit: Emit, what: str) -> None:
+    async def _end_of(self, run: TaskRun, emit: Emit, task_name: str) -> None:
         """Wait for the end of a task, and end it if the call is cancelled meanwhile."""
         try:
             with self._parent.tree.track_task(run):
-                await emit(f"{what}: started\n")
+                await emit(f"{task_name}: started\n")
                 await run.ended.wait()
         finally:
             if not run.ended.is_set():

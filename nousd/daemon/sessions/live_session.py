@@ -167,13 +167,13 @@ class LiveSession:
 
         Lookups that begin after its commit find it in the log.
         """
-        said = acknowledgement.payload
-        assert isinstance(said, Accepted)
+        accepted = acknowledgement.payload
+        assert isinstance(accepted, Accepted)
         self.accepted[client_message_id] = Acknowledgement(acknowledgement, request_hash)
 
         def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None and client_message_id in self.accepted:
-                self.accepted[client_message_id] = Acknowledgement(said, request_hash)
+                self.accepted[client_message_id] = Acknowledgement(accepted, request_hash)
                 self._forget_committed()
 
         acknowledgement.handle.when_resolved(on_resolved)

@@ -390,8 +390,8 @@ class Sessions:
 
 def _own_settings(session_id: str, own: Mapping[str, Any]) -> Sequence[events.Event]:
     """Return the event that gives a new session its own shared settings; none if it has none."""
-    said = {name: value for name, value in own.items() if value is not None}
-    return (events.SessionUpdated(session_id=session_id, **said),) if said else ()
+    settings = {name: value for name, value in own.items() if value is not None}
+    return (events.SessionUpdated(session_id=session_id, **settings),) if settings else ()
 
 
 def _list_without_target(

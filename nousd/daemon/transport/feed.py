@@ -45,7 +45,7 @@ class _Subscription(msgspec.Struct, frozen=True):
     """
 
     after: int
-    wanted: EventFilter
+    event_filter: EventFilter
     request_id: str = ""
     confirms: bool = False
     keepalive_seconds: float = math.inf
@@ -72,7 +72,7 @@ class _Feed:
     """
 
     position: int
-    wanted: EventFilter
+    event_filter: EventFilter
     line_of: LineOf
 
     def __init__(self, services: Services, stream: trio.abc.Stream) -> None:
@@ -129,8 +129,8 @@ class _Feed:
         """Return the next lines for the client, and the position after them."""
         hub, view = self._services.hub, self._current.view
         if view is None:
-            return await hub.page_after(self.position, self.wanted, self.line_of)
-        events, until = await hub.events_after(self.position, self.wanted)
+            return await hub.page_after(self.position, self.event_filter, self.line_of)
+        events, until = await hub.events_after(self.position, self.event_filter)
         lines, position = await view.render(events, until, PAGE_BYTES)
         return b"".join(line + b"\n" for line in lines), position
 
@@ -176,12 +176,12 @@ class _Feed:
     def _take_up(self, subscription: _Subscription) -> None:
         self._current = subscription
         self.position = subscription.after
-        self.wanted, self.line_of = subscription.wanted, subscription.line_of
+        self.event_filter, self.line_of = subscription.event_filter, subscription.line_of
 
     def _begin(self, subscription: _Subscription) -> None:
         self._take_up(subscription)
         if subscription.confirms:
-            self._services.approvers.declare(self, subscription.wanted)
+            self._services.approvers.declare(self, subscription.event_filter)
         else:
             self._services.approvers.leave(self)
 
@@ -266,21 +266,21 @@ class _Feed:
         head = self._services.hub.head
         start = position(command, head=head, default=head)
         after = start.after
-        wanted = event_filter(command)
+        filter_ = event_filter(command)
         view = None
         if command.view is not None:
             view = NormalizedReader(self._services.store, start)
         answer = Subscribed(
             cursor=cursor(after),
             head=cursor(head),
-            pruned=await check_pruned(self._services.store, after, wanted, head=head),
+            pruned=await check_pruned(self._services.store, after, filter_, head=head),
             confirms=command.confirms or UNSET,
         )
         keepalive_seconds = command.keepalive_seconds or math.inf
         return _Response(
             encode_response(request_id, answer),
             _Subscription(
-                after, wanted, request_id, command.confirms, keepalive_seconds, view=view
+                after, filter_, request_id, command.confirms, keepalive_seconds, view=view
             ),
         )
 
@@ -292,8 +292,8 @@ def _scope_of(services: Services) -> V1Scope:
 
 
 def _too_long() -> _Response:
-    words = f"line_too_long: a line on this socket has at most {SUBSCRIBE_BYTES_MAX} bytes"
-    return _Response(encode_error("", InvalidCommand(words)))
+    message = f"line_too_long: a line on this socket has at most {SUBSCRIBE_BYTES_MAX} bytes"
+    return _Response(encode_error("", InvalidCommand(message)))
 
 
 async def _wait_hung_up(stream: trio.abc.Stream) -> None:
@@ -305,6 +305,6 @@ async def _wait_hung_up(stream: trio.abc.Stream) -> None:
         return
     poll = select.poll()
     poll.register(stream.socket.fileno(), 0)
-    gone = select.POLLHUP | select.POLLERR
-    while not any(happened & gone for _, happened in poll.poll(0)):  # noqa: ASYNC110
+    hang_up = select.POLLHUP | select.POLLERR
+    while not any(events & hang_up for _, events in poll.poll(0)):  # noqa: ASYNC110
         await trio.sleep(_HANG_UP_POLL_SECONDS)

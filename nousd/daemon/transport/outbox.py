@@ -47,9 +47,9 @@ class Outbox:
 
         Use this for single lines; the writer joins many lines into one write.
         """
-        taken = 0 if self._count else self._write_now(line)
-        if taken < len(line):
-            self.put(memoryview(line)[taken:] if taken else line)
+        sent = 0 if self._count else self._write_now(line)
+        if sent < len(line):
+            self.put(memoryview(line)[sent:] if sent else line)
 
     def close(self) -> None:
         """Let ``run`` return once everything is written."""
@@ -82,9 +82,9 @@ class Outbox:
             self._lines.clear()
             if not self._closed:
                 self._filled = trio.Event()
-            taken = self._write_now(joined)
-            if taken < len(joined):
-                await stream.send_all(memoryview(joined)[taken:] if taken else joined)
+            sent = self._write_now(joined)
+            if sent < len(joined):
+                await stream.send_all(memoryview(joined)[sent:] if sent else joined)
             self._count -= count
             self._bytes -= len(joined)
             del joined

@@ -112,16 +112,16 @@ def _list_watched(places: Places) -> tuple[Path, ...]:
 def _stamp(path: Path) -> _Stamp:
     """Return a stamp that changes with the file; empty if the file does not exist."""
     try:
-        told = os.lstat(path)
+        status = os.lstat(path)
     except OSError:
         return ()
     return (
-        told.st_mode,
-        told.st_dev,
-        told.st_ino,
-        told.st_size,
-        told.st_mtime_ns,
-        told.st_ctime_ns,
+        status.st_mode,
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
     )
 
 

@@ -142,7 +142,7 @@ class Project:
         self.trust = Trust() if trust is None else trust
         self._read = read
         self._sessions = SessionMemo(self._start)
-        self._told = SessionMemo(_remember)
+        self._reported = SessionMemo(_remember)
 
     async def _start(self) -> _StartingSettings:
         settings = await self._read()
@@ -152,7 +152,7 @@ class Project:
     def forget(self, session_id: str) -> None:
         """Let a session read the settings again when it next starts to work."""
         self._sessions.forget(session_id)
-        self._told.forget(session_id)
+        self._reported.forget(session_id)
 
     async def rules(self, session_id: str) -> tuple[Rule, ...]:
         """Return the project's rules for a session; with "", those for a session that would
@@ -175,14 +175,14 @@ class Project:
         """
         settings = (await self._sessions.of(session_id)).settings
         ignored = () if self._is_trusted(settings) else settings.adds
-        is_told = self._told.find(session_id) is not None
-        await self._told.of(session_id)
-        if is_told or not (ignored or settings.problems):
+        is_reported = self._reported.find(session_id) is not None
+        await self._reported.of(session_id)
+        if is_reported or not (ignored or settings.problems):
             return None
-        said = list(settings.problems)
+        remarks = list(settings.problems)
         if ignored:
-            said.append(f"not trusted, and so without effect: {', '.join(ignored)}")
-        return f"{settings.path}: {'; '.join(said)}"
+            remarks.append(f"not trusted, and so without effect: {', '.join(ignored)}")
+        return f"{settings.path}: {'; '.join(remarks)}"
 
     async def read_effective(self) -> ProjectSettings:
         """Return the current settings; if the file is not trusted, without those that need trust."""

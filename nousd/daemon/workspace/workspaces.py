@@ -156,7 +156,7 @@ class Workspaces:
         except CommandRejected as refused:
             return refused
 
-    async def open_named(self, given: str | None) -> Workspace:
+    async def open_named(self, requested: str | None) -> Workspace:
         """Return the workspace that a client names; the default one if it names none.
 
         Raises:
@@ -166,11 +166,11 @@ class Workspaces:
         """
         return (
             self.default
-            if given is None
-            else await self._open(await self.normalize_path(given), given)
+            if requested is None
+            else await self._open(await self.normalize_path(requested), requested)
         )
 
-    async def normalize_path(self, given: str) -> str:
+    async def normalize_path(self, requested: str) -> str:
         """Return the real path of a directory that a client names, as it is logged. The directory need
         not exist or be allowed.
 
@@ -178,45 +178,47 @@ class Workspaces:
             InvalidPayload: the path is not absolute, or its real path is not UTF-8.
             CommandRejected: ``folders_do_not_answer``.
         """
-        _check_path(given)
-        real = await in_folder_thread(os.path.realpath, given)
+        _check_path(requested)
+        real = await in_folder_thread(os.path.realpath, requested)
         if not is_utf8(real):
             raise InvalidPayload("workspace leads to a folder whose path is not UTF-8")
         return real
 
-    async def _open(self, real: str, given: str) -> Workspace:
-        made = await in_folder_thread(self._check_and_build, real, given, self._in_memory(real))
-        return self._remember(made)
+    async def _open(self, real: str, requested: str) -> Workspace:
+        workspace = await in_folder_thread(
+            self._check_and_build, real, requested, self._in_memory(real)
+        )
+        return self._remember(workspace)
 
     # --- blocking ------------------------------------------------------------------------------
 
-    def _check_and_build(self, real: str, given: str, known: Workspace | None) -> Workspace:
-        self._require(real, given)
-        return self._build(real, given) if known is None else known
+    def _check_and_build(self, real: str, requested: str, known: Workspace | None) -> Workspace:
+        self._require(real, requested)
+        return self._build(real, requested) if known is None else known
 
-    def _build(self, real: str, given: str) -> Workspace:
+    def _build(self, real: str, requested: str) -> Workspace:
         try:
-            made = self._make(Path(real))
+            workspace = self._make(Path(real))
         except ConfigError as error:
-            raise _not_found(given, str(error)) from None
-        if made.path != real:
-            raise _not_found(given, _IS_LINK)
-        return made
+            raise _not_found(requested, str(error)) from None
+        if workspace.path != real:
+            raise _not_found(requested, _IS_LINK)
+        return workspace
 
-    def _require(self, real: str, given: str) -> None:
+    def _require(self, real: str, requested: str) -> None:
         """Raise CommandRejected unless a directory with that real path exists and is allowed."""
-        self._require_allowed(real, given)
+        self._require_allowed(real, requested)
         if os.path.realpath(real) != real:
-            raise _not_found(given, _IS_LINK)
+            raise _not_found(requested, _IS_LINK)
         if not os.path.isdir(real):  # noqa: PTH112
-            raise _not_found(given, "there is no such folder")
+            raise _not_found(requested, "there is no such folder")
 
-    def _require_allowed(self, real: str, given: str) -> None:
+    def _require_allowed(self, real: str, requested: str) -> None:
         allowed = self._own or self.roots
         fault = None if real == self.default.path else allowed.fault(Path(real))
         if fault is not None:
             raise CommandRejected(
-                "workspace_not_allowed", cause=fault, details={"workspace": given}
+                "workspace_not_allowed", cause=fault, details={"workspace": requested}
             )
 
     # --- in memory -----------------------------------------------------------------------------
@@ -228,15 +230,15 @@ class Workspaces:
             self._recent.move_to_end(path)
         return self._known.get(path)
 
-    def _remember(self, made: Workspace) -> Workspace:
+    def _remember(self, workspace: Workspace) -> Workspace:
         """Remember a workspace. Another caller may have built the same one meanwhile: the
         first counts.
         """
-        if made is self.default:
-            return made
-        kept = self._known.setdefault(made.path, made)
-        self._recent[made.path] = kept
-        self._recent.move_to_end(made.path)
+        if workspace is self.default:
+            return workspace
+        kept = self._known.setdefault(workspace.path, workspace)
+        self._recent[workspace.path] = kept
+        self._recent.move_to_end(workspace.path)
         if len(self._recent) > WORKSPACES_MAX:
             self._recent.popitem(last=False)
         return kept
@@ -246,13 +248,13 @@ def _plain(folder: Path) -> Workspace:
     return Workspace(path_sandbox=PathSandbox(folder), is_local=is_local(folder))
 
 
-def _check_path(given: str) -> None:
-    if not given.startswith("/") or "\0" in given:
+def _check_path(requested: str) -> None:
+    if not requested.startswith("/") or "\0" in requested:
         raise InvalidPayload("workspace must be an absolute path")
 
 
-def _not_found(given: str, cause: str) -> CommandRejected:
-    return CommandRejected("workspace_not_found", cause=cause, details={"workspace": given})
+def _not_found(requested: str, cause: str) -> CommandRejected:
+    return CommandRejected("workspace_not_found", cause=cause, details={"workspace": requested})
 
 
 class Roots:
@@ -273,12 +275,12 @@ class Roots:
         Args:
             real: absolute, with its links resolved.
         """
-        around = [root for root in self.allowed if real.is_relative_to(root)]
-        if not around:
+        containing = [root for root in self.allowed if real.is_relative_to(root)]
+        if not containing:
             return f"it must lie in {' or '.join(map(str, self.allowed))}; {_ALLOW_MORE}"
         # The kernel's directories show the keys in the daemon's environment; a root below /dev/shm does
         # not.
-        if is_kernels(real) and not any(map(is_kernels, around)):
+        if is_kernels(real) and not any(map(is_kernels, containing)):
             return _KERNELS
         return _within(self._hidden, real) or _around(self._hidden, real)
 
