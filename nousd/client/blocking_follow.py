@@ -110,8 +110,8 @@ class Follower:
         except AnswerTimedOut:
             if left <= silence:
                 return None
-            late = f"the daemon gave no sign of life for {silence:g} seconds"
-            raise ConnectionLost(late) from None
+            message = f"the daemon gave no sign of life for {silence:g} seconds"
+            raise ConnectionLost(message) from None
 
     def _subscribe(self) -> Subscription:
         wanted = self._wanted if not self._cursor else {**self._wanted, "after": self._cursor}

@@ -91,12 +91,12 @@ class Client(Asking):
             AnswerInvalid: the line is not a valid answer.
         """
         seconds = self._timeout_seconds if timeout_seconds is None else timeout_seconds
-        late = f"{type_} was not sent: {self._connections_max} other requests are under way"
+        message = f"{type_} was not sent: {self._connections_max} other requests are under way"
         with anyio.move_on_after(None if seconds == math.inf else seconds):
             async with self._room:
-                late = f"the daemon did not answer {type_} within {seconds:g} seconds"
+                message = f"the daemon did not answer {type_} within {seconds:g} seconds"
                 return await self._request_with_retries(type_, payload)
-        raise AnswerTimedOut(late)
+        raise AnswerTimedOut(message)
 
     def subscribe(self, wanted: Subscribe) -> AbstractAsyncContextManager[Subscription]:
         """Open a subscription on a connection of its own: see ``nousd.client.subscription``."""

@@ -67,8 +67,8 @@ def _of_user(message: MessageEntry) -> Iterator[str]:
 def _of_assistant(message: MessageEntry) -> Iterator[str]:
     model = "" if message.model is UNSET else f" · {_code(message.model)}"
     ended = message.stop_reason
-    early = "" if ended in (UNSET, "stop", "tool_use") else f" · {ended}"
-    yield f"## Assistant · {_time(message.created_at)}{model}{early}"
+    ending = "" if ended in (UNSET, "stop", "tool_use") else f" · {ended}"
+    yield f"## Assistant · {_time(message.created_at)}{model}{ending}"
     if message.reasoning:
         yield "### Reasoning"
         yield _quote(message.reasoning)

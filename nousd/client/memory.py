@@ -191,8 +191,8 @@ class MemoryStream(ByteStream):
 
 def memory_streams(bytes_max: int = BYTES_MAX) -> tuple[MemoryStream, MemoryStream]:
     """Return the two ends of a connection."""
-    there, back = _Pipe(bytes_max), _Pipe(bytes_max)
-    return MemoryStream(back, there), MemoryStream(there, back)
+    requests, answers = _Pipe(bytes_max), _Pipe(bytes_max)
+    return MemoryStream(answers, requests), MemoryStream(requests, answers)
 
 
 Serve = Callable[[MemoryStream], Awaitable[None]]

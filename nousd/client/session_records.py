@@ -35,14 +35,14 @@ def records(
     later: list[GetMessages] = []
     end = page.leaf_id or None
     while page.before is not UNSET:
-        asked = GetMessages(
+        command = GetMessages(
             session_id=page.session_id, leaf_id=end, before=page.before, limit=PAGE_ROWS_MAX
         )
-        later.append(asked)
-        page = daemon.ask(asked)
+        later.append(command)
+        page = daemon.ask(command)
     yield from page.messages
-    for asked in reversed(later[:-1]):
-        yield from daemon.ask(asked).messages
+    for command in reversed(later[:-1]):
+        yield from daemon.ask(command).messages
     if later:
         newest = GetMessages(session_id=page.session_id, leaf_id=end, limit=PAGE_ROWS_MAX)
         yield from daemon.ask(newest).messages

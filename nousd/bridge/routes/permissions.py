@@ -168,8 +168,8 @@ async def _confirm(call: Call, command: ConfirmTool) -> Accepted:
     except Refused as refused:
         if refused.message not in _UNRULED:
             raise
-    alone = _THIS_CALL[command.decision]
-    return await call.daemon.ask(msgspec.structs.replace(command, decision=alone))
+    this_call = _THIS_CALL[command.decision]
+    return await call.daemon.ask(msgspec.structs.replace(command, decision=this_call))
 
 
 async def _waiting_call(call: Call, named: NamedCall) -> ToolCallRecord:

@@ -47,8 +47,8 @@ class AnswerBody(RequestBody, frozen=True, kw_only=True):
 async def _questions(call: Call) -> Response:
     """List the pending questions."""
     call.services.responders.note_listing()
-    asked = await call.daemon.ask(ListQuestions(session_id=call.query.session_id or None))
-    return json_reply([render_question_request(question) for question in asked.questions])
+    pending = await call.daemon.ask(ListQuestions(session_id=call.query.session_id or None))
+    return json_reply([render_question_request(question) for question in pending.questions])
 
 
 @routes.post(
@@ -124,9 +124,9 @@ async def _waiting_question(call: Call) -> QuestionAsked:
     Raises:
         HttpError: the question is unknown, no longer pending, or not of the session in the path.
     """
-    asked = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
+    pending = await call.daemon.ask(ListQuestions(session_id=call.path.get("id")))
     question_id = call.path["question_id"]
-    for question in asked.questions:
+    for question in pending.questions:
         if question.question_id == question_id:
             return question
     if "id" not in call.path:

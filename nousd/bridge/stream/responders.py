@@ -175,13 +175,13 @@ class Responders:
             confirms=True,
             keepalive_seconds=KEEPALIVE_SECONDS,
         )
-        async with self._daemon.subscribe(subscription) as asked:
+        async with self._daemon.subscribe(subscription) as requests:
             backoff.reset()
             watch.declare(is_declared=True)
-            await _hold_until_deserted(watch, asked)
+            await _hold_until_deserted(watch, requests)
 
 
-async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
+async def _hold_until_deserted(watch: _Watch, requests: Subscription) -> None:
     """Read and drop the events of a subscription until the watch has no clients.
 
     Readers get their events from the hub. The end of the declaration is recorded in the same step of the
@@ -193,7 +193,7 @@ async def _hold_until_deserted(watch: _Watch, asked: Subscription) -> None:
     async def listen() -> None:
         nonlocal lost
         try:
-            async for _ in asked:
+            async for _ in requests:
                 pass
         except ClientError as error:
             lost = error

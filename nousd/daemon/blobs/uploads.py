@@ -138,8 +138,8 @@ class Uploads:
             raise InvalidPayload(
                 f"data makes the artifact too large: at most {ARTIFACT_BYTES_MAX} bytes"
             )
-        in_all = sum(each.spool.size_bytes for each in self._open.values())
-        if in_all + len(data) > UPLOADS_BYTES_MAX:
+        total_bytes = sum(each.spool.size_bytes for each in self._open.values())
+        if total_bytes + len(data) > UPLOADS_BYTES_MAX:
             raise CommandRejected("too_many_uploads")
 
 

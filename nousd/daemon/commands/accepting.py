@@ -107,16 +107,16 @@ async def accept_input(
             target.live,
             PendingInput(command, request_hash=request_hash, tail=target.tail),
         )
-    asked = await run_input_hooks(services, target.live, command)
-    if asked.handled is not None:
-        return asked.handled
+    hooked = await run_input_hooks(services, target.live, command)
+    if hooked.handled is not None:
+        return hooked.handled
     attached = await _read_attachments(services, target.live, command)
     # Awaited above: the session may have changed.
     target = await find(services, command, request_hash)
     if target.known is not None:
         return target.known
-    pending = PendingInput(asked.command, attached, asked.changed_by, request_hash, target.tail)
-    return _with_warnings(accept(services, target.live, pending), asked.warnings)
+    pending = PendingInput(hooked.command, attached, hooked.changed_by, request_hash, target.tail)
+    return _with_warnings(accept(services, target.live, pending), hooked.warnings)
 
 
 async def _read_attachments(

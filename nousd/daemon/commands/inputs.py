@@ -57,14 +57,14 @@ async def _place_of_prompt(
     if live is None:
         return Target(None)
     workspace = await services.workspaces.look_up(live.state)
-    looks_back = command.reuse_appended or command.require_appended
+    reuses_appended = command.reuse_appended or command.require_appended
     for _ in range(LOOKS_MAX):
         leaf_id = live.state.leaf_id if command.leaf_id is None else command.leaf_id
-        tail = await read_appended_tail(services, live, leaf_id) if looks_back else ()
+        tail = await read_appended_tail(services, live, leaf_id) if reuses_appended else ()
         known = await find_earlier_acknowledgement(services, live, command, request_hash)
         # The leaf may have moved during the reads; a session with a run refuses the prompt anyway.
         is_current = leaf_id in (live.state.leaf_id, command.leaf_id)
-        if is_current or not looks_back or live.state.run is not None:
+        if is_current or not reuses_appended or live.state.run is not None:
             break
     else:
         # If others append without a pause, storing the text twice is better than waiting forever.
@@ -83,8 +83,8 @@ def _start(
     seen = services.sessions.without_session() if live is None else live.state
     runtime = services.run_services.runtimes.of(seen)
     request = build_run_request(services, seen, command)
-    there = appending.reusable(pending.tail, command.text, attached.attachments)
-    if command.require_appended and there is None:
+    appended = appending.reusable(pending.tail, command.text, attached.attachments)
+    if command.require_appended and appended is None:
         raise CommandRejected("nothing_appended")
     if live is None:
         live, _ = services.sessions.create()
@@ -95,10 +95,10 @@ def _start(
         kind="prompt",
         run_id=run_id,
         leaf_id=or_unset(leaf_id),
-        entry_id=UNSET if there is None else there.id,
+        entry_id=UNSET if appended is None else appended.id,
     )
-    if there is not None:
-        queued = msgspec.structs.replace(queued, attachments=there.attachments)
+    if appended is not None:
+        queued = msgspec.structs.replace(queued, attachments=appended.attachments)
     decided = decisions.start_run(
         live.state,
         queued,
@@ -227,15 +227,15 @@ async def _place_in_run(
         return Target(
             await services.sessions.find_run_target(command.session_id, command.expected_run_id)
         )
-    likely = await _likely_session(services, command)
-    if likely is not None and (
-        known := await find_earlier_acknowledgement(services, likely, command, request_hash)
+    candidate = await _likely_session(services, command)
+    if candidate is not None and (
+        known := await find_earlier_acknowledgement(services, candidate, command, request_hash)
     ):
-        return Target(likely, known)
+        return Target(candidate, known)
     live = await services.sessions.find_run_target(command.session_id, command.expected_run_id)
     known = (
         None
-        if live is likely
+        if live is candidate
         else await find_earlier_acknowledgement(services, live, command, request_hash)
     )
     return Target(live, known)

@@ -145,8 +145,8 @@ async def set_thinking(services: Services, command: commands.SetThinking) -> Rep
     runtime = services.run_services.runtimes.of(state)
     levels = runtime.capabilities.thinking_levels
     if command.level is not None and command.level not in levels:
-        there = ", ".join(levels) or "none"
-        cause = f"{runtime.name} has no thinking level {command.level}; it has: {there}"
+        supported = ", ".join(levels) or "none"
+        cause = f"{runtime.name} has no thinking level {command.level}; it has: {supported}"
         details = {"levels": list(levels)}
         raise CommandRejected("thinking_level_unknown", cause=cause, details=details)
     handle = services.sessions.update(live, thinking=command.level)

@@ -51,7 +51,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
     session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
     # Awaited above: another answer may have come, or an override may have expired.
     waiting = await _require_pending(services, command)
-    if waiting.under is not None and not services.run_services.overrides.holds(waiting.under):
+    if waiting.override is not None and not services.run_services.overrides.holds(waiting.override):
         waiting = await _require_pending(services, command)
     rule = _lasting_rule(waiting.question, command)
     # The rule is logged before the answer, so that no acknowledged answer can lose its rule.
@@ -130,10 +130,10 @@ def _lasting_rule(question: Question, command: commands.ConfirmTool) -> str | No
         return question.rule
     effect = "deny" if command.decision == "deny_session" else "allow"
     try:
-        is_about = _DOES[effect](command.rule, question)
+        is_match = _RULE_MATCHERS[effect](command.rule, question)
     except RuleInvalid as error:
         raise InvalidPayload(f"rule is none: {error}") from None
-    if not is_about:
+    if not is_match:
         raise InvalidPayload(f"rule does not {effect} the call that it is given for")
     return command.rule
 
@@ -149,7 +149,7 @@ def _denies(rule: str, question: Question) -> bool:
     return denial.rule is not None and denial.is_certain
 
 
-_DOES: Final = {"allow": _allows, "deny": _denies}
+_RULE_MATCHERS: Final = {"allow": _allows, "deny": _denies}
 """rule kind -> function that returns whether a rule has that effect on a call."""
 
 

@@ -48,14 +48,14 @@ async def edit_queued(services: Services, command: commands.EditQueued) -> Reply
         assert live is not None
         return _edit(live, command, pending)
 
-    sent = _SENT_AS[queued.kind](
+    edit = _SENT_AS[queued.kind](
         text=command.text,
         text_ref=command.text_ref,
         attachments=command.attachments or (),
         session_id=command.session_id,
         client_id=command.client_id,
     )
-    reply = await accept_input(services, sent, find, accept)
+    reply = await accept_input(services, edit, find, accept)
     # If an extension handles the text, the response is that of a sent input; the queue is unchanged.
     assert isinstance(reply, Deferred)
     assert isinstance(reply.payload, Accepted)

@@ -72,9 +72,9 @@ def _move(
         reason=or_unset(reason),
         revoked=_list_permitting_rules(live.state),
     )
-    over = services.run_services.overrides.build_end_events(live.state, "attached")
-    handle = live.decide((*over, attached, *_build_revocation(live.state)))
-    if over:
+    override_ends = services.run_services.overrides.build_end_events(live.state, "attached")
+    handle = live.decide((*override_ends, attached, *_build_revocation(live.state)))
+    if override_ends:
         services.run_services.overrides.forget(live.session_id, "attached", handle)
     workspace.forget(live.session_id)
     live.agents = None

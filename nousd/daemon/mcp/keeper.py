@@ -42,17 +42,17 @@ class Keeper:
     def __init__(self, log: Log, nursery: trio.Nursery) -> None:
         self._log = log
         self._nursery = nursery
-        self._kept: dict[ServerKey, KeptServer] = {}
+        self._servers: dict[ServerKey, KeptServer] = {}
         self._ending: dict[ServerKey, KeptServer] = {}
 
     def get(self, key: ServerKey) -> KeptServer | None:
         """Return a server that is kept alive."""
-        return self._kept.get(key)
+        return self._servers.get(key)
 
     @property
     def all(self) -> tuple[KeptServer, ...]:
         """All servers, in the order in which they were started."""
-        return tuple(self._kept.values())
+        return tuple(self._servers.values())
 
     def keep(
         self, key: ServerKey, spec: ServerSpec, tools: ToolRegistry, surroundings: Surroundings
@@ -65,12 +65,12 @@ class Keeper:
         self.drop(key)
         before = self._ending.get(key)
         server = McpServer(spec, tools, surroundings, partial(self._tell, key))
-        kept = self._kept[key] = KeptServer(key, server, trio.CancelScope(), trio.Event())
+        kept = self._servers[key] = KeptServer(key, server, trio.CancelScope(), trio.Event())
         self._nursery.start_soon(self._run, kept, before)
 
     def drop(self, key: ServerKey) -> KeptServer | None:
         """Stop keeping a server."""
-        kept = self._kept.pop(key, None)
+        kept = self._servers.pop(key, None)
         if kept is not None:
             kept.scope.cancel()
             self._ending[key] = kept

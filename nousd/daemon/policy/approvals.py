@@ -70,15 +70,15 @@ class OverrideInUse(NamedTuple):
 
 
 class WaitingCall(Request[PermissionRequested, Decision], eq=False, kw_only=True):
-    """A call that waits for approval: its question, and its request (``asks``) with full arguments.
+    """A call that waits for approval: its question, and its request with full arguments (``full_event``).
 
     Args:
-        under: the override that must still hold when the answer comes.
+        override: the override that must still hold when the answer comes.
     """
 
     question: Question
-    asks: PermissionRequested
-    under: OverrideInUse | None = None
+    full_event: PermissionRequested
+    override: OverrideInUse | None = None
 
 
 class Approvals:
@@ -99,7 +99,7 @@ class Approvals:
         question: Question,
         asker: Asker,
         *,
-        under: OverrideInUse | None = None,
+        override: OverrideInUse | None = None,
         obstacle: str | None = None,
     ) -> Answer:
         """Wait for an answer; see ``CallHost.ask``.
@@ -107,7 +107,7 @@ class Approvals:
         Args:
             obstacle: why no approval can be requested, worded for people; the call is then denied.
         """
-        request = self._request(question, asker, under)
+        request = self._request(question, asker, override)
         passed_over = asker.passed_over()
         if passed_over is not None:
             self.answer(request, _PASSED_OVER[passed_over])
@@ -123,7 +123,7 @@ class Approvals:
             self.answer(request, denial)
             return denial
         status = status_of("permission_requested", request.event)
-        decided = await self.requests.wait(request, [request.asks, *status])
+        decided = await self.requests.wait(request, [request.full_event, *status])
         if decided is not None:
             return decided.answer
         seconds = self.requests.timeout_seconds
@@ -160,7 +160,7 @@ class Approvals:
         denial = Answer(allows=False, by="policy", reason=reason)
         for request in self.requests.list_waiting():
             assert isinstance(request, WaitingCall)
-            if request.under is not None and request.under.session_id == session_id:
+            if request.override is not None and request.override.session_id == session_id:
                 # If the call's own session is lost, the call ends with its run.
                 with suppress(StoreError, SessionNotFound):
                     self.answer(request, denial)
@@ -169,11 +169,11 @@ class Approvals:
         """End the requests whose answers are no longer waited for: after a steer, their calls are
         skipped like the run's other calls.
         """
-        for request, why in self.requests.list_passed_over():
+        for request, reason in self.requests.list_passed_over():
             assert isinstance(request, WaitingCall)
             # If the call's own session is lost, the call ends with its run.
             with suppress(StoreError, SessionNotFound):
-                self.answer(request, _PASSED_OVER[why])
+                self.answer(request, _PASSED_OVER[reason])
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending requests of a call that is being stopped."""
@@ -184,19 +184,24 @@ class Approvals:
             self.requests.withdraw(tool_call_id, decided)
 
     def _request(
-        self, question: Question, asker: Asker, under: OverrideInUse | None
+        self, question: Question, asker: Asker, override: OverrideInUse | None
     ) -> WaitingCall:
         now = self._clock.now()
         expires_at = later(now, timedelta(seconds=self.requests.timeout_seconds))
-        if under is not None:
-            expires_at = min(expires_at, under.expires_at)
-        asks = _asks(question, now, expires_at)
+        if override is not None:
+            expires_at = min(expires_at, override.expires_at)
+        event = _build_request_event(question, now, expires_at)
         return WaitingCall(
-            asks.tool_call_id, as_logged(asks), asker, question=question, asks=asks, under=under
+            event.tool_call_id,
+            as_logged(event),
+            asker,
+            question=question,
+            full_event=event,
+            override=override,
         )
 
 
-def _asks(question: Question, now: str, expires_at: str) -> PermissionRequested:
+def _build_request_event(question: Question, now: str, expires_at: str) -> PermissionRequested:
     call: dict[str, Any] = dict(question.call)
     return PermissionRequested(
         **call,

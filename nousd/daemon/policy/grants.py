@@ -24,11 +24,11 @@ def grant(sessions: Sessions, live: LiveSession, rule: str) -> CommitHandle | No
     Raises:
         CommandRejected: ``too_many_rules``.
     """
-    so_far = live.state.granted
-    if rule in so_far:
+    granted = live.state.granted
+    if rule in granted:
         return None
-    _require_room(len(so_far))
-    return sessions.update(live, granted=(*so_far, rule))
+    _require_room(len(granted))
+    return sessions.update(live, granted=(*granted, rule))
 
 
 def grant_in(sessions: Sessions, workspace: str, rule: str) -> CommitHandle | None:
@@ -41,8 +41,8 @@ def grant_in(sessions: Sessions, workspace: str, rule: str) -> CommitHandle | No
     if rule in list_permanent_grants(defaults, workspace):
         return None
     _require_room(len(defaults.granted) + sum(map(len, defaults.granted_in.values())))
-    so_far = defaults.granted_in.get(workspace, ())
-    return sessions.update(None, granted_in={**defaults.granted_in, workspace: (*so_far, rule)})
+    granted = defaults.granted_in.get(workspace, ())
+    return sessions.update(None, granted_in={**defaults.granted_in, workspace: (*granted, rule)})
 
 
 def list_permanent_grants(defaults: DefaultSettings, workspace: str) -> tuple[str, ...]:

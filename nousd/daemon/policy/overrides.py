@@ -87,12 +87,12 @@ class Overrides:
         """
         return path_sandbox if self.under(state) is None else path_sandbox.asking()
 
-    def holds(self, under: OverrideInUse) -> bool:
+    def holds(self, override: OverrideInUse) -> bool:
         """Return whether a request under an override may still be allowed; if not, deny it now."""
-        state = self._sessions.in_memory(under.session_id)
+        state = self._sessions.in_memory(override.session_id)
         if state is not None and self.under(state) is not None:
             return True
-        self._approvals.deny_under(under.session_id, _ENDED["expired"])
+        self._approvals.deny_under(override.session_id, _ENDED["expired"])
         return False
 
     def find_in_force(self, state: SessionState) -> OverrideInForce | None:
@@ -216,8 +216,8 @@ class Overrides:
             waits = (self._compute_term_left(term) for term in self._terms.values())
             # An expired override is still tracked if its end could not be written: try again later.
             wait = min((left if left > 0 else _LOOK_SECONDS for left in waits), default=math.inf)
-            at_most = _LOOK_SECONDS if self._terms else math.inf
-            with trio.move_on_after(min(wait, at_most)):
+            longest = _LOOK_SECONDS if self._terms else math.inf
+            with trio.move_on_after(min(wait, longest)):
                 await self._changed.wait()
 
     async def _resume(self) -> None:

@@ -129,10 +129,10 @@ class Questions:
 
     def skip_passed_over(self) -> None:
         """Reject the questions whose answers are no longer waited for; their calls tell the model."""
-        for request, why in self.requests.list_passed_over():
+        for request, passed_over in self.requests.list_passed_over():
             # If the call's own session is lost, the call ends with its run.
             with suppress(StoreError, SessionNotFound):
-                self._reject(request, QuestionEnd(by=why, reason=_PASSED_OVER[why]))
+                self._reject(request, QuestionEnd(by=passed_over, reason=_PASSED_OVER[passed_over]))
 
     def withdraw(self, tool_call_id: str) -> None:
         """Withdraw the pending questions of a call that is being stopped."""
@@ -142,13 +142,13 @@ class Questions:
         self, call: Mapping[str, Any], questions: Sequence[UserQuestion], asker: Asker
     ) -> Request[QuestionAsked, QuestionEnd]:
         seconds = self.requests.timeout_seconds
-        asks = QuestionAsked(
+        event = QuestionAsked(
             **call,
             question_id=self._clock.new_id("ques"),
             questions=tuple(questions),
             expires_at=later(self._clock.now(), timedelta(seconds=seconds)),
         )
-        return Request(asks.question_id, asks, asker)
+        return Request(event.question_id, event, asker)
 
     async def _require_pending(self, question_id: str) -> Request[QuestionAsked, QuestionEnd]:
         """Return a question that can be answered. Nothing is awaited after it is found.

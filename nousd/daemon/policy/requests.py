@@ -70,7 +70,7 @@ class Request(msgspec.Struct, Generic[E, A], eq=False):
     id: str
     event: E
     asker: Asker
-    over: trio.Event = msgspec.field(default_factory=trio.Event)
+    resolved: trio.Event = msgspec.field(default_factory=trio.Event)
     end: A | None = None
 
 
@@ -103,7 +103,9 @@ class Requests(Generic[E, A]):
     def list_passed_over(self) -> list[tuple[Request[E, A], PassedOver]]:
         """Return the requests whose answers are no longer waited for, each with the reason."""
         waiting = tuple(self._waiting.values())
-        return [(each, why) for each in waiting if (why := each.asker.passed_over()) is not None]
+        return [
+            (each, reason) for each in waiting if (reason := each.asker.passed_over()) is not None
+        ]
 
     def list_waiting(self) -> tuple[Request[E, A], ...]:
         """Return every request that can still be answered, the oldest first."""
@@ -145,7 +147,7 @@ class Requests(Generic[E, A]):
         try:
             request.asker.decide(asking).when_resolved(on_resolved)
             with trio.move_on_after(self.timeout_seconds):
-                await request.over.wait()
+                await request.resolved.wait()
         finally:
             if request.end is None:
                 self._waiting.pop(request.id, None)
@@ -168,7 +170,7 @@ class Requests(Generic[E, A]):
                 self._ended.pop(request.id, None)
 
         handle.when_resolved(on_resolved)
-        request.over.set()
+        request.resolved.set()
         return handle
 
     def withdraw(self, tool_call_id: str, end: A) -> None:
@@ -186,10 +188,10 @@ class Requests(Generic[E, A]):
             self._ended.popitem(last=False)
 
 
-def as_logged(asks: E) -> E:
+def as_logged(event: E) -> E:
     """Return a request in the form in which it is logged."""
-    (logged,) = text_offload.cut_long_texts((asks,)).events
-    assert isinstance(logged, type(asks))
+    (logged,) = text_offload.cut_long_texts((event,)).events
+    assert isinstance(logged, type(event))
     return logged
 
 
@@ -198,11 +200,11 @@ def with_client(details: dict[str, Any], client_id: str | UnsetType) -> dict[str
     return details if client_id is UNSET else {**details, "client_id": client_id}
 
 
-def status_of(name: str, asks: ToolCallEvent) -> list[Event]:
+def status_of(name: str, event: ToolCallEvent) -> list[Event]:
     """Return the status event with the same facts, for clients that know only the frozen events; none
     for a request that belongs to no run.
     """
-    facts = msgspec.to_builtins(as_logged(asks))
+    facts = msgspec.to_builtins(as_logged(event))
     if "run_id" not in facts:
         return []
     keys = {key: facts[key] for key in ("session_id", "run_id", "turn_id") if key in facts}

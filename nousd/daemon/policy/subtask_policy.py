@@ -38,9 +38,9 @@ class CutPermissions:
 
     def mode_of(self, state: SessionState) -> PermissionMode:
         """See ``Permissions.mode_of``; for a task, the narrowest of its own and its parents' modes."""
-        line, is_whole = self._line(state)
-        mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
-        return narrowest([mode, *(each.permission_mode or mode for each in line)])
+        lineage, is_complete = self._line(state)
+        mode = self._mode_of_top(lineage[0], state.workspace, is_complete=is_complete)
+        return narrowest([mode, *(each.permission_mode or mode for each in lineage)])
 
     async def judge(
         self, state: SessionState, granted: Sequence[str], tool: Tool, access: Access
@@ -49,19 +49,19 @@ class CutPermissions:
         if state.worker is None:
             return await self._permissions.judge(state, granted, tool, access)
         await self._bring_parents(state)
-        line, is_whole = self._line(state)
-        mode = self._mode_of_top(line[0], state.workspace, is_whole=is_whole)
-        in_sessions = tuple(rule for each in line for rule in each.granted)
+        lineage, is_complete = self._line(state)
+        mode = self._mode_of_top(lineage[0], state.workspace, is_complete=is_complete)
+        in_sessions = tuple(rule for each in lineage for rule in each.granted)
         # Paths are relative to the workspace of the call's session, even if a parent has moved since.
-        top = replace(
-            line[0],
+        root = replace(
+            lineage[0],
             permission_mode=mode,
             granted=in_sessions,
-            rules=merge_rules(each.rules for each in line),
+            rules=merge_rules(each.rules for each in lineage),
             workspace=state.workspace,
         )
-        judged = await self._permissions.judge(top, granted, tool, access)
-        for child in line:
+        judgement = await self._permissions.judge(root, granted, tool, access)
+        for child in lineage:
             if child.worker is None:
                 continue
             own_mode = narrowest((mode, child.permission_mode or mode))
@@ -73,21 +73,23 @@ class CutPermissions:
                 is_narrower=own_mode != mode,
                 granted=(*in_sessions, *granted),
             )
-            judged, mode = apply_worker_limits(judged, case), own_mode
-        return judged
+            judgement, mode = apply_worker_limits(judgement, case), own_mode
+        return judgement
 
     async def rules_of(self, state: SessionState) -> Sequence[Rule]:
         """See ``Permissions.rules_of``; for a task, those of its parents too."""
         await self._bring_parents(state)
-        line, _ = self._line(state)
-        rules = merge_rules(each.rules for each in line)
-        top = replace(line[0], rules=rules, workspace=state.workspace)
-        return await self._permissions.rules_of(top)
+        lineage, _ = self._line(state)
+        rules = merge_rules(each.rules for each in lineage)
+        root = replace(lineage[0], rules=rules, workspace=state.workspace)
+        return await self._permissions.rules_of(root)
 
     def _mode_of_top(
-        self, top: SessionState, workspace: str | None, *, is_whole: bool
+        self, root: SessionState, workspace: str | None, *, is_complete: bool
     ) -> PermissionMode:
-        return self._permissions.mode_of(replace(top, workspace=workspace)) if is_whole else "ask"
+        return (
+            self._permissions.mode_of(replace(root, workspace=workspace)) if is_complete else "ask"
+        )
 
     async def _bring_parents(self, state: SessionState) -> None:
         """Read the states of the parents that are not in memory."""
@@ -101,10 +103,10 @@ class CutPermissions:
 
     def _line(self, state: SessionState) -> tuple[list[SessionState], bool]:
         """Return the states from the root to ``state``, and whether the root is a user's session."""
-        line = [state]
-        while line[0].origin is not None:
-            parent = self._sessions.in_memory(line[0].origin.session_id)
-            if parent is None or len(line) > TASK_DEPTH_MAX:
-                return line, False
-            line.insert(0, parent)
-        return line, True
+        lineage = [state]
+        while lineage[0].origin is not None:
+            parent = self._sessions.in_memory(lineage[0].origin.session_id)
+            if parent is None or len(lineage) > TASK_DEPTH_MAX:
+                return lineage, False
+            lineage.insert(0, parent)
+        return lineage, True

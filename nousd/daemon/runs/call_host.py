@@ -49,7 +49,7 @@ class LiveCallHost(ABC):
         self.last_handle = CommitHandle()
         """The handle of the newest events of the call or its run."""
         self._services = services
-        self._kept: list[Artifact] = []
+        self._uncommitted_artifacts: list[Artifact] = []
 
     @property
     @abstractmethod
@@ -103,7 +103,7 @@ class LiveCallHost(ABC):
     def keep_bytes(self, data: bytes, media_type: str) -> str:
         """Store bytes with the next commit; return their id."""
         artifact_id = artifact_id_of(data)
-        self._kept.append(Artifact(artifact_id, media_type, data))
+        self._uncommitted_artifacts.append(Artifact(artifact_id, media_type, data))
         return artifact_id
 
     def now(self) -> str:
@@ -126,9 +126,9 @@ class LiveCallHost(ABC):
 
     async def _ask_user(self, tool_call_id: str, questions: Sequence[UserQuestion]) -> UserAnswers:
         """Ask the user the questions of an active call."""
-        asked = self._services.questions
-        with self._waiting_for_user(asked.requests.timeout_seconds):
-            return await asked.ask(self.call_keys(tool_call_id), questions, self._asker)
+        registry = self._services.questions
+        with self._waiting_for_user(registry.requests.timeout_seconds):
+            return await registry.ask(self.call_keys(tool_call_id), questions, self._asker)
 
     @contextmanager
     def _waiting_for_user(self, seconds: float) -> Iterator[None]:

@@ -55,7 +55,7 @@ class ClientCall(LiveCallHost):
         self._workspace = workspace
         self._scope = trio.CancelScope()
         self._stopped_as: CutOff | None = None
-        self._quiet_until = 0.0
+        self._grace_until = 0.0
 
     def begin(self, input_hash: str, command: CallTool) -> CommitHandle:
         """Log the request; the handle is resolved when it is durable."""
@@ -126,8 +126,8 @@ class ClientCall(LiveCallHost):
 
     def extend_idle_deadline(self, seconds: float) -> None:
         """See ``CallHost.extend_idle_deadline``."""
-        self._quiet_until = trio.current_time() + seconds
-        self._scope.deadline = self._quiet_until + self._services.stale_seconds
+        self._grace_until = trio.current_time() + seconds
+        self._scope.deadline = self._grace_until + self._services.stale_seconds
 
     def tool_is_active(self, name: str) -> bool:
         """See ``CallHost.tool_is_active``."""
@@ -145,8 +145,8 @@ class ClientCall(LiveCallHost):
 
     def decide(self, decided: Sequence[Event]) -> CommitHandle:
         """See ``LiveCallHost.decide``."""
-        kept, self._kept = self._kept, []
-        handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
+        artifacts, self._uncommitted_artifacts = self._uncommitted_artifacts, []
+        handle = self.live.decide(decided, artifacts=artifacts, follow=self._follow)
         self.last_handle = handle
         if isinstance(decided[-1], _ENDS):
             handle.when_resolved(self._leave)
@@ -162,8 +162,8 @@ class ClientCall(LiveCallHost):
     def _follow(self, decided: Sequence[Event], _logged: Sequence[Event]) -> None:
         for event in decided:
             self.tracker.note(event)
-        quiet_until = max(self._quiet_until, trio.current_time())
-        self._scope.deadline = quiet_until + self._services.stale_seconds
+        grace_until = max(self._grace_until, trio.current_time())
+        self._scope.deadline = grace_until + self._services.stale_seconds
 
 
 _ENDS: Final = (events.ToolCallCompleted, events.ToolCallDenied)

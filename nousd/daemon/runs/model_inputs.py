@@ -86,29 +86,29 @@ class ModelInputs:
     def __init__(self, store: Store) -> None:
         self._store = store
         self.last_rest: Rest | None = None
-        self._kept: OrderedDict[str, Chain] = OrderedDict()
+        self._cache: OrderedDict[str, Chain] = OrderedDict()
         self._chars = 0
 
     async def chain(self, session_id: str, messages: Sequence[ModelMessage]) -> Chain | None:
         """Return the chain that an input with these messages can continue, and drop it from
         the cache.
         """
-        kept = self.forget(session_id)
-        if kept is not None or len(messages) <= 1:
-            return kept
+        cached = self.forget(session_id)
+        if cached is not None or len(messages) <= 1:
+            return cached
         return await self._load_newest_chain(session_id, messages)
 
     def keep(self, session_id: str, chain: Chain) -> None:
         """Cache a chain. The caller forgets it if one of its commits fails."""
         self.forget(session_id)
-        self._kept[session_id] = chain
+        self._cache[session_id] = chain
         self._chars += chain.chars
-        while len(self._kept) > KEPT_SESSIONS_MAX or self._chars > KEPT_CHARS_MAX:
-            self.forget(next(iter(self._kept)))
+        while len(self._cache) > KEPT_SESSIONS_MAX or self._chars > KEPT_CHARS_MAX:
+            self.forget(next(iter(self._cache)))
 
     def forget(self, session_id: str) -> Chain | None:
         """Drop a session's cached chain, and return it."""
-        chain = self._kept.pop(session_id, None)
+        chain = self._cache.pop(session_id, None)
         if chain is not None:
             self._chars -= chain.chars
         return chain

@@ -84,7 +84,7 @@ class Recordings:
         self._redact = redact
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._waiting = 0
+        self._queued_bytes = 0
         self._lock = threading.Lock()
         self._has_failed = False
 
@@ -111,9 +111,9 @@ class Recordings:
         """
         room = WAITING_BYTES_MAX + (ENDS_BYTES_MAX if is_end else 0)
         with self._lock:
-            if self._waiting + WRITE_BYTES + len(data) > room:
+            if self._queued_bytes + WRITE_BYTES + len(data) > room:
                 return False
-            self._waiting += WRITE_BYTES + len(data)
+            self._queued_bytes += WRITE_BYTES + len(data)
         self._jobs.put(partial(self._append, path, data))
         return True
 
@@ -140,7 +140,7 @@ class Recordings:
             self._has_failed = True
         finally:
             with self._lock:
-                self._waiting -= WRITE_BYTES + len(data)
+                self._queued_bytes -= WRITE_BYTES + len(data)
 
 
 class _Recorder:
@@ -150,52 +150,52 @@ class _Recorder:
         self._recordings = recordings
         self._stem = stem
         self._redact = redact
-        self._known = Exchange(path="")
-        self._kept = 0
-        self._held = bytearray()
+        self._exchange = Exchange(path="")
+        self._recorded_bytes = 0
+        self._buffer = bytearray()
 
     def request(self, path: str, body: bytes) -> None:
         self._know(path=path)
         self._write(".request.json", body[:EXCHANGE_BYTES_MAX])
-        self._know(cut=self._known.cut or len(body) > EXCHANGE_BYTES_MAX)
+        self._know(cut=self._exchange.cut or len(body) > EXCHANGE_BYTES_MAX)
 
     def response(self, status: int, content_type: str) -> None:
         self._know(status=status, content_type=content_type)
 
     def chunk(self, data: bytes) -> None:
-        room = EXCHANGE_BYTES_MAX - self._kept
-        self._kept += len(data[:room])
-        self._held += data[:room]
+        room = EXCHANGE_BYTES_MAX - self._recorded_bytes
+        self._recorded_bytes += len(data[:room])
+        self._buffer += data[:room]
         # Keys contain no line break, so no key is cut at one.
         if b"\n" in data:
-            self._write_held(lambda held: held.rfind(b"\n") + 1)
-        elif len(self._held) > LINE_BYTES_MAX:
-            self._write_held(lambda held: max(0, len(held) - _KEY_BYTES_MAX))
+            self._write_held(lambda redacted: redacted.rfind(b"\n") + 1)
+        elif len(self._buffer) > LINE_BYTES_MAX:
+            self._write_held(lambda redacted: max(0, len(redacted) - _KEY_BYTES_MAX))
         if len(data) > room:
             self._write_held(len)
             self._know(cut=True)
 
     def end(self) -> None:
         self._write_held(len)
-        known = msgspec.json.encode(self._known) + b"\n"
-        if not self._recordings.write(self._file(".response.json"), known, is_end=True):
+        exchange = msgspec.json.encode(self._exchange) + b"\n"
+        if not self._recordings.write(self._file(".response.json"), exchange, is_end=True):
             _log.error("the disk is too slow for recordings: %s has no end", self._stem)
 
     def _write_held(self, count: Callable[[bytes], int]) -> None:
         """Redact the buffered bytes and write the first ``count`` of them."""
         # In Latin-1 each byte is a character, so all bytes come back unchanged.
-        held = self._redact(self._held.decode("latin-1")).encode("latin-1")
-        end = count(held)
+        redacted = self._redact(self._buffer.decode("latin-1")).encode("latin-1")
+        end = count(redacted)
         if end:
-            self._write(".sse", held[:end])
-        self._held = bytearray(held[end:])
+            self._write(".sse", redacted[:end])
+        self._buffer = bytearray(redacted[end:])
 
     def _know(self, **fields: str | int | bool) -> None:
-        self._known = msgspec.structs.replace(self._known, **fields)
+        self._exchange = msgspec.structs.replace(self._exchange, **fields)
 
     def _write(self, suffix: str, data: bytes) -> None:
         # Bytes after a gap are worthless.
-        if self._known.cut or not self._recordings.write(self._file(suffix), data):
+        if self._exchange.cut or not self._recordings.write(self._file(suffix), data):
             self._know(cut=True)
 
     def _file(self, suffix: str) -> Path:

@@ -95,13 +95,13 @@ class _Summary:
         if self.truncated:
             return
         flat = _flatten_event(event.type, event.id, event.ts, payload)
-        goes_on = bool(self.events) and _continues(self.events[-1], flat)
+        is_continuation = bool(self.events) and _continues(self.events[-1], flat)
         self._room -= (
-            len(encode_json(flat.delta)) - len('""') if goes_on else len(encode_json(flat))
+            len(encode_json(flat.delta)) - len('""') if is_continuation else len(encode_json(flat))
         )
-        if self._room < 0 or (len(self.events) == RESULT_EVENTS_MAX and not goes_on):
+        if self._room < 0 or (len(self.events) == RESULT_EVENTS_MAX and not is_continuation):
             self.truncated = True
-        elif goes_on:
+        elif is_continuation:
             self._deltas.append(str(flat.delta))
         else:
             self.join_deltas()

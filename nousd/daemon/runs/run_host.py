@@ -95,9 +95,9 @@ class RunHost(DeliveringHost):
         self.end: events.AgentEnd | None = None
         """The end of the run, once it is durable."""
         self._stopped_as: EndStatus = "cancelled"
-        self._seen = trio.current_time()
-        self._quiet_until = 0.0
-        self._activity_reported = -math.inf
+        self._activity_time = trio.current_time()
+        self._grace_until = 0.0
+        self._reported_activity_time = -math.inf
         self._last_activity_at = ""
         self._conflict_reported_at = -math.inf
         self._brackets: Brackets | None = None
@@ -115,7 +115,7 @@ class RunHost(DeliveringHost):
 
     def begin(self, decided: Sequence[Event], artifacts: Sequence[Artifact]) -> None:
         """Log the events that start the run."""
-        self._kept += artifacts
+        self._uncommitted_artifacts += artifacts
         self.decide(decided)
         self.live.run = self
 
@@ -152,24 +152,26 @@ class RunHost(DeliveringHost):
         """The time (trio's clock) at which a run without further activity is ended as stale."""
         if self.tree.is_waiting:
             return math.inf
-        return max(self._seen, self._quiet_until) + self._services.stale_seconds
+        return max(self._activity_time, self._grace_until) + self._services.stale_seconds
 
     @property
     def active_at(self) -> float:
         """The time (trio's clock) of the last activity; the current time during a wait with a limit."""
         now = trio.current_time()
-        return now if self.tree.is_waiting else min(now, max(self._seen, self._quiet_until))
+        return (
+            now if self.tree.is_waiting else min(now, max(self._activity_time, self._grace_until))
+        )
 
     @property
     def last_activity_at(self) -> str:
         """``active_at`` in the clock's format: the same text until the next activity."""
         active_at = self.active_at
-        if active_at > self._activity_reported:
-            self._activity_reported = active_at
-            since_now = timedelta(seconds=active_at - trio.current_time())
+        if active_at > self._reported_activity_time:
+            self._reported_activity_time = active_at
+            offset = timedelta(seconds=active_at - trio.current_time())
             # The two clocks are not read at the same instant, so the result varies a little.
             self._last_activity_at = max(
-                self._last_activity_at, later(self._services.clock.now(), since_now)
+                self._last_activity_at, later(self._services.clock.now(), offset)
             )
         return self._last_activity_at
 
@@ -266,7 +268,7 @@ class RunHost(DeliveringHost):
     async def keep_input(self, compiled: CompiledInput) -> StoredInput:
         """See ``NativeHost.keep_input``."""
         stored = await self._inputs.store(compiled)
-        self._kept += artifacts_of(stored)
+        self._uncommitted_artifacts += artifacts_of(stored)
         return stored
 
     async def instructions(self) -> Sequence[SourceText]:
@@ -321,12 +323,12 @@ class RunHost(DeliveringHost):
 
     def extend_idle_deadline(self, seconds: float) -> None:
         """See ``TurnHost.extend_idle_deadline``."""
-        self._seen = trio.current_time()
-        quiet_until = self._seen + seconds
+        self._activity_time = trio.current_time()
+        grace_until = self._activity_time + seconds
         # While other calls run, the activity of one must not shorten the deadline of another.
         if len(self.tracker.tools) > 1:
-            quiet_until = max(quiet_until, self._quiet_until)
-        self._quiet_until = quiet_until
+            grace_until = max(grace_until, self._grace_until)
+        self._grace_until = grace_until
 
     def warn(self, code: str, message: str) -> None:
         """See ``HookedRun.warn``."""
@@ -427,8 +429,8 @@ class RunHost(DeliveringHost):
             decided = self._brackets.order(decided, self.tracker, self.live.state, self.now())
             if not decided:
                 return self.last_handle
-        kept, self._kept = self._kept, []
-        handle = self.live.decide(decided, artifacts=kept, follow=self._follow)
+        artifacts, self._uncommitted_artifacts = self._uncommitted_artifacts, []
+        handle = self.live.decide(decided, artifacts=artifacts, follow=self._follow)
 
         def on_resolved(handle: CommitHandle) -> None:
             if handle.failure is None:
@@ -451,12 +453,12 @@ class RunHost(DeliveringHost):
         return handle
 
     def _follow(self, decided: Sequence[Event], logged: Sequence[Event]) -> None:
-        self._seen = trio.current_time()
+        self._activity_time = trio.current_time()
         for event, short in zip(decided, logged, strict=True):
             self.tracker.note(event)
             if isinstance(event, events.ToolExecutionEnd):
                 if not self.tracker.tools:
-                    self._quiet_until = 0.0
+                    self._grace_until = 0.0
                 self._has_new_results = True
             if isinstance(event, events.ModelInput):
                 self._model_calls += event.purpose == "answer"

@@ -140,9 +140,9 @@ class RunServices:
         """Ask whether a call may run; see ``CallHost.ask``. Paths outside need an override."""
         if not question.access.outside:
             return await self.approvals.ask(question, asker)
-        under = self.overrides.under(state)
-        obstacle = OVER if under is None else None
-        return await self.approvals.ask(question, asker, under=under, obstacle=obstacle)
+        override = self.overrides.under(state)
+        obstacle = OVER if override is None else None
+        return await self.approvals.ask(question, asker, override=override, obstacle=obstacle)
 
     def skip_passed_over(self) -> None:
         """End the requests whose answers are no longer waited for (``Asker.passed_over``)."""

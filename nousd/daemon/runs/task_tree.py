@@ -61,10 +61,10 @@ class TaskTree:
         """Number of tasks started by this run and by its tasks; counted at the root only."""
         # A weak reference, because the run holds this object: so an ended run is freed at once with
         # its data, without the search for cycles, which runs seldom.
-        self._place_of = weakref.ref(run)
+        self._run_ref = weakref.ref(run)
         self._parent = parent
         self._tasks: set[RunInTree] = set()
-        self._asked_at_root: set[str] = set()
+        self._requests_at_root: set[str] = set()
 
     @property
     def root(self) -> RunInTree:
@@ -74,12 +74,12 @@ class TaskTree:
     @property
     def path(self) -> tuple[RunInTree, ...]:
         """The run and those above it, up to the root."""
-        above = () if self._parent is None else self._parent.tree.path
-        return (self._run, *above)
+        ancestors = () if self._parent is None else self._parent.tree.path
+        return (self._run, *ancestors)
 
     @property
     def _run(self) -> RunInTree:
-        run = self._place_of()
+        run = self._run_ref()
         assert run is not None
         return run
 
@@ -114,10 +114,10 @@ class TaskTree:
         copies: list[Event] = []
         for event in decided:
             if isinstance(event, ASKS):
-                self._asked_at_root.add(id_of(event))
+                self._requests_at_root.add(id_of(event))
                 copies += at_root(event, root.where)
-            elif isinstance(event, ENDS) and id_of(event) in self._asked_at_root:
-                self._asked_at_root.discard(id_of(event))
+            elif isinstance(event, ENDS) and id_of(event) in self._requests_at_root:
+                self._requests_at_root.discard(id_of(event))
                 copies += at_root(event, root.where)
         if copies:
             root.decide(copies)

@@ -75,16 +75,16 @@ class Contexts:
     def __init__(self, store: Store, *, tokens_max: int) -> None:
         self._store = store
         self._tokens_max = tokens_max
-        self._kept: OrderedDict[str, tuple[str | None, Context]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[str | None, Context]] = OrderedDict()
         self._tokens = 0
 
     async def at_leaf(self, live: LiveSession) -> Context:
         """Return the context that the session's next work continues from."""
         leaf_id = live.state.leaf_id
-        kept_leaf_id, kept = self._kept.get(live.session_id, (None, None))
-        if kept is not None and kept_leaf_id == leaf_id:
-            self._kept.move_to_end(live.session_id)
-            return kept
+        cached_leaf_id, cached = self._cache.get(live.session_id, (None, None))
+        if cached is not None and cached_leaf_id == leaf_id:
+            self._cache.move_to_end(live.session_id)
+            return cached
         if live.committed.leaf_id != leaf_id:
             # The store has only committed entries, and this leaf is not committed yet.
             await self._store.flush()
@@ -106,22 +106,22 @@ class Contexts:
         tokens = 0
         cursor = leaf_id
         limit = _FIRST_PAGE_ENTRIES
-        kept_from: str | None = None
+        first_kept: str | None = None
         while cursor is not None:
             page = await whole_path(
                 self._store, session_id, cursor, limit=limit, bytes_max=_PAGE_BYTES
             )
             path[:0] = page.entries
             tokens += estimate_tokens(page.entries)
-            kept_from = kept_from or _find_first_kept(page.entries)
-            is_reached = kept_from is not None and any(
-                entry.id == kept_from for entry in page.entries
+            first_kept = first_kept or _find_first_kept(page.entries)
+            is_reached = first_kept is not None and any(
+                entry.id == first_kept for entry in page.entries
             )
             if not page.has_more or is_reached or tokens > self._tokens_max:
                 break
             cursor = parent_of(page.entries[0])
             limit = min(limit * _PAGE_GROWTH, _PAGE_ENTRIES_MAX)
-        if kept_from is not None:
+        if first_kept is not None:
             path = transcript.in_context(path)
             tokens = estimate_tokens(path)
         return path, tokens
@@ -129,16 +129,16 @@ class Contexts:
     def keep(self, session_id: str, leaf_id: str | None, context: Context) -> None:
         """Cache the context of a leaf, and drop the oldest beyond the bounds."""
         self.forget(session_id)
-        self._kept[session_id] = (leaf_id, context)
+        self._cache[session_id] = (leaf_id, context)
         self._tokens += context.tokens
-        while len(self._kept) > KEPT_SESSIONS_MAX or self._tokens > KEPT_TOKENS_MAX:
-            self.forget(next(iter(self._kept)))
+        while len(self._cache) > KEPT_SESSIONS_MAX or self._tokens > KEPT_TOKENS_MAX:
+            self.forget(next(iter(self._cache)))
 
     def forget(self, session_id: str) -> None:
         """Drop the cached contexts of a session."""
-        _, kept = self._kept.pop(session_id, (None, None))
-        if kept is not None:
-            self._tokens -= kept.tokens
+        _, cached = self._cache.pop(session_id, (None, None))
+        if cached is not None:
+            self._tokens -= cached.tokens
 
 
 class ContextOfRun:
@@ -147,7 +147,7 @@ class ContextOfRun:
     def __init__(self, contexts: Contexts, live: LiveSession) -> None:
         self._contexts = contexts
         self._live = live
-        self._known = _UNREAD
+        self._context = _UNREAD
         self._entries: Sequence[Entry] | None = None
         self._leaf_id: str | None = None
 
@@ -155,14 +155,14 @@ class ContextOfRun:
         """Return the effective transcript, oldest first."""
         if self._entries is None:
             self._leaf_id = self._live.state.leaf_id
-            self._known = await self._contexts.at_leaf(self._live)
-            self._entries = self._known.entries
+            self._context = await self._contexts.at_leaf(self._live)
+            self._entries = self._context.entries
         return self._entries
 
     @property
     def grown(self) -> InputCache:
         """The input cache of the context as it was last read."""
-        return self._known.grown
+        return self._context.grown
 
     def append(self, entry: Entry) -> None:
         """Extend the context with an entry at the session's leaf."""
@@ -184,11 +184,11 @@ class ContextOfRun:
         """Leave the context to the session's next run."""
         if self._entries is None:
             return
-        count, tokens = len(self._known.entries), self._known.tokens
-        if not begins_with(self._entries, self._known.entries):
+        count, tokens = len(self._context.entries), self._context.tokens
+        if not begins_with(self._entries, self._context.entries):
             count, tokens = 0, 0  # it was compacted
         tokens += estimate_tokens(self._entries[count:])
-        context = Context(self._entries, tokens, self._known.grown)
+        context = Context(self._entries, tokens, self._context.grown)
         self._contexts.keep(self._live.session_id, self._leaf_id, context)
 
     def forget(self) -> None:

@@ -40,16 +40,16 @@ class Transcripts:
     """A cache of transcripts."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, _CachedTranscript] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedTranscript] = OrderedDict()
         self._bytes = 0
 
     def find(self, state: SessionState, limit: int) -> NewestMessages | None:
         """Return the cached transcript of exactly that state, with at most that many messages."""
-        kept = self._kept.get(state.session_id)
-        if kept is None or kept.state is not state or kept.limit != limit:
+        cached = self._cache.get(state.session_id)
+        if cached is None or cached.state is not state or cached.limit != limit:
             return None
-        self._kept.move_to_end(state.session_id)
-        return kept.newest
+        self._cache.move_to_end(state.session_id)
+        return cached.newest
 
     def keep(self, state: SessionState, limit: int, newest: NewestMessages) -> None:
         """Cache the transcript of a state, and drop the oldest beyond the bounds."""
@@ -58,13 +58,13 @@ class Transcripts:
         if size > KEPT_BYTES_MAX:
             # It would displace all others, and then itself.
             return
-        self._kept[state.session_id] = _CachedTranscript(state, limit, newest, size)
+        self._cache[state.session_id] = _CachedTranscript(state, limit, newest, size)
         self._bytes += size
-        while len(self._kept) > KEPT_SESSIONS_MAX or self._bytes > KEPT_BYTES_MAX:
-            self.forget(next(iter(self._kept)))
+        while len(self._cache) > KEPT_SESSIONS_MAX or self._bytes > KEPT_BYTES_MAX:
+            self.forget(next(iter(self._cache)))
 
     def forget(self, session_id: str) -> None:
         """Drop the cached transcript of a session."""
-        kept = self._kept.pop(session_id, None)
-        if kept is not None:
-            self._bytes -= kept.size
+        cached = self._cache.pop(session_id, None)
+        if cached is not None:
+            self._bytes -= cached.size

@@ -105,8 +105,8 @@ def _in_folder(
         yield _agent(source, root, folder / name, hidden)
     if further := names[AGENTS_MAX:]:
         # One warning for all of them: there can be any number.
-        what = f"the folder has {len(names)} files, of which the first {AGENTS_MAX} count"
-        yield _unusable(source, folder / further[0], what)
+        problem = f"the folder has {len(names)} files, of which the first {AGENTS_MAX} count"
+        yield _unusable(source, folder / further[0], problem)
 
 
 def _agent(source: AgentSource, root: Path, path: Path, hidden: tuple[Path, ...]) -> Agent:

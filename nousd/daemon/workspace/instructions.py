@@ -167,10 +167,10 @@ def project_root(workdir: Path) -> Path:
 
 def _folders(workdir: Path) -> tuple[Path, list[Path]]:
     """Return the root, and the directories from there down to the workspace."""
-    above = [workdir, *workdir.parents][:DEPTH_MAX]
-    for index, folder in enumerate(above):
+    ancestors = [workdir, *workdir.parents][:DEPTH_MAX]
+    for index, folder in enumerate(ancestors):
         if _is_repository(folder):
-            return folder, above[index::-1]
+            return folder, ancestors[index::-1]
     return workdir, [workdir]
 
 

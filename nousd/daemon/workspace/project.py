@@ -97,7 +97,7 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
         "allow": settings.allow,
     }
     for decision, texts in lists.items():
-        good = []
+        valid = []
         for text in texts:
             if cost > PATTERNS_COST_MAX:
                 problems.append("its patterns stand for too much; what comes behind does not count")
@@ -108,9 +108,9 @@ def _with_rules_checked(settings: ProjectSettings) -> ProjectSettings:
                 problems.append(str(error))
                 cost += len(text)
             else:
-                good.append(text)
+                valid.append(text)
                 cost += meaning_of(text).cost
-        kept[decision] = tuple(good)
+        kept[decision] = tuple(valid)
     return replace(settings, **kept, problems=tuple(problems[:PROBLEMS_MAX]))
 
 

@@ -25,24 +25,24 @@ class SessionMemo(Generic[T]):
 
     def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
         self._read = read
-        self._kept: OrderedDict[str, T] = OrderedDict()
+        self._values: OrderedDict[str, T] = OrderedDict()
         self._last: T | None = None
 
     async def of(self, session_id: str) -> T:
         """Return the value of a session; read it now if the session has not started."""
-        kept = self.find(session_id)
-        return await self._start(session_id) if kept is None else kept
+        value = self.find(session_id)
+        return await self._start(session_id) if value is None else value
 
     def find(self, session_id: str) -> T | None:
         """Return the value of a session; None if it has not started."""
-        kept = self._kept.get(session_id)
-        if kept is not None:
-            self._kept.move_to_end(session_id)
-        return kept
+        value = self._values.get(session_id)
+        if value is not None:
+            self._values.move_to_end(session_id)
+        return value
 
     def forget(self, session_id: str) -> None:
         """Let a session start anew."""
-        self._kept.pop(session_id, None)
+        self._values.pop(session_id, None)
 
     async def _start(self, session_id: str) -> T:
         read = await self._read()
@@ -50,7 +50,7 @@ class SessionMemo(Generic[T]):
         read = self._last if self._last is not None and self._last == read else read
         self._last = read
         # Another caller may have read it for the same session meanwhile: the first value counts.
-        kept = self._kept.setdefault(session_id, read)
-        if len(self._kept) > SESSIONS_MAX:
-            self._kept.popitem(last=False)
-        return kept
+        value = self._values.setdefault(session_id, read)
+        if len(self._values) > SESSIONS_MAX:
+            self._values.popitem(last=False)
+        return value

@@ -53,17 +53,17 @@ class _Maker:
         self._trust = Trust()
 
     def make(self, folder: Path) -> Workspace:
-        settings, not_read = self._settings, _out_of_reach(self._settings)
+        settings, unreadable = self._settings, _out_of_reach(self._settings)
         root = project_root(folder)
         agents_root = root if settings.project_instructions else None
         return Workspace(
             path_sandbox=PathSandbox(folder, self.hidden, hard_links=settings.hard_links),
-            project=Project(root, settings_reader(root, not_read), self._trust),
+            project=Project(root, settings_reader(root, unreadable), self._trust),
             instructions=SessionMemo(
-                instructions_reader(_instruction_places(settings, folder, not_read))
+                instructions_reader(_instruction_places(settings, folder, unreadable))
             ),
             read_agents=agents.reader(
-                agents.AgentPlaces(locations.user_agents_folder(), agents_root, not_read)
+                agents.AgentPlaces(locations.user_agents_folder(), agents_root, unreadable)
             ),
             system_prompt=_own_prompt(settings, folder),
             is_local=is_local(folder),
@@ -101,13 +101,13 @@ def default_prompt(settings: Settings) -> str:
         raise ConfigError(f"system_prompt: {path} cannot be read: {error}") from error
 
 
-def _instruction_places(settings: Settings, folder: Path, not_read: tuple[Path, ...]) -> Places:
+def _instruction_places(settings: Settings, folder: Path, unreadable: tuple[Path, ...]) -> Places:
     user_file = locations.user_instructions_file()
     return Places(
         workdir=folder,
         user_file=user_file if settings.user_instructions else None,
         project=settings.project_instructions,
-        hidden=tuple(path for path in not_read if path != user_file),
+        hidden=tuple(path for path in unreadable if path != user_file),
     )
 
 

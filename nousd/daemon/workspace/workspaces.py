@@ -302,8 +302,8 @@ class OwnFolders:
         """See ``Roots.fault``."""
         if is_kernels(real) or any(place.is_relative_to(real) for place in KERNEL_PLACES):
             return _KERNELS
-        within = _within(self._hidden, real)
-        return within or (None if self.is_wide(real) else _around(self._hidden, real))
+        reason = _within(self._hidden, real)
+        return reason or (None if self.is_wide(real) else _around(self._hidden, real))
 
     def is_wide(self, real: Path) -> bool:
         """Return whether a directory is the home directory or above it."""
