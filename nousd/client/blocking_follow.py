@@ -48,12 +48,12 @@ class Follower:
         on_interruption: Callable[[Interruption], None] = lambda _: None,
     ) -> None:
         self._socket_path = socket_path
-        self._wanted = {"keepalive_seconds": KEEPALIVE_SECONDS, **wanted}
-        self._silence_seconds = silence_of(self._wanted["keepalive_seconds"])
+        self._payload = {"keepalive_seconds": KEEPALIVE_SECONDS, **wanted}
+        self._silence_seconds = silence_of(self._payload["keepalive_seconds"])
         self._timeout_seconds = timeout_seconds
         self._backoff = Backoff(retry)
         self._tell = on_interruption
-        self._cursor: str = self._wanted.pop("after", None) or ""
+        self._cursor: str = self._payload.pop("after", None) or ""
         self._subscription: Subscription | None = self._subscribe()
 
     @property
@@ -114,10 +114,12 @@ class Follower:
             raise ConnectionLost(message) from None
 
     def _subscribe(self) -> Subscription:
-        wanted = self._wanted if not self._cursor else {**self._wanted, "after": self._cursor}
-        opened = Subscription(self._socket_path, wanted, timeout_seconds=self._timeout_seconds)
+        payload = self._payload if not self._cursor else {**self._payload, "after": self._cursor}
+        subscription = Subscription(
+            self._socket_path, payload, timeout_seconds=self._timeout_seconds
+        )
         self._backoff.on_connected(time.monotonic())
-        return opened
+        return subscription
 
     def _lose(self, error: ClientError, deadline: float) -> None:
         """Wait until the next attempt is due. Raise the error if there is no further attempt."""

@@ -35,7 +35,7 @@ class Follower:
         self, dial: Dial, wanted: Subscribe, *, retry: Retry, timeout_seconds: float, tell: Tell
     ) -> None:
         self._dial = dial
-        self._wanted = wanted
+        self._command = wanted
         self._backoff = Backoff(retry)
         self._timeout_seconds = timeout_seconds
         self._tell = tell
@@ -94,8 +94,8 @@ class Follower:
             await subscription.aclose()
 
     async def _subscribe(self) -> None:
-        wanted = msgspec.structs.replace(self._wanted, after=self._cursor or None)
-        subscription = await open_subscription(self._dial, wanted, self._timeout_seconds)
+        command = msgspec.structs.replace(self._command, after=self._cursor or None)
+        subscription = await open_subscription(self._dial, command, self._timeout_seconds)
         self._subscription, self.subscribed = subscription, subscription.subscribed
         self._backoff.on_connected(anyio.current_time())
         self.connections += 1

@@ -80,10 +80,10 @@ def _of_assistant(message: MessageEntry) -> Iterator[str]:
 
 
 def _of_tool(message: MessageEntry) -> Iterator[str]:
-    how = (
+    outcome = (
         " · not executed" if message.executed is False else " · failed" if message.is_error else ""
     )
-    yield f"## Result of {_code(message.tool_name or '')} · {_time(message.created_at)}{how}"
+    yield f"## Result of {_code(message.tool_name or '')} · {_time(message.created_at)}{outcome}"
     yield _fence(message.text)
     yield from _whole(message.artifact_id)
 
@@ -109,9 +109,9 @@ def _whole(artifact_id: Any) -> Iterator[str]:
         yield f"The whole is artifact {_code(artifact_id)}."
 
 
-def _time(moment: str) -> str:
+def _time(timestamp: str) -> str:
     """Return a v1 time in the local time zone, with the UTC offset."""
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S %z}"
+    return f"{datetime.fromisoformat(timestamp).astimezone():%Y-%m-%d %H:%M:%S %z}"
 
 
 def _blocks(*blocks: str) -> str:

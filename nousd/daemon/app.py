@@ -133,7 +133,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
     await close_open_work_at_start(deps.store, log, deps.clock)
     defaults = await deps.store.defaults()
     # Read before any command runs, so that the list has no branch that a command is creating.
-    uncreated = await deps.store.list_uncreated_branches()
+    unfinished_branches = await deps.store.list_uncreated_branches()
     deps.workspaces.trust.remember(defaults.trusted)
     tools = ToolRegistry(deps.tools, late=deps.late_tools)
     hooks = deps.call_hooks or ExtensionCallHooks(deps.hooks)
@@ -180,7 +180,7 @@ async def open_services(deps: DaemonDeps) -> AsyncIterator[Services]:
             closing=trio.Event(),
         )
         _start_background_tasks(nursery, deps, services)
-        nursery.start_soon(drop_copies, deps.store, uncreated)
+        nursery.start_soon(drop_copies, deps.store, unfinished_branches)
         try:
             yield services
         finally:

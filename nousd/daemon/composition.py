@@ -146,8 +146,8 @@ def _agent(
 def _log_ins() -> tuple[Path, ...]:
     """Return the known paths where agent programs store the user's credentials."""
     defaults = (Path.home() / name for name in _LOG_INS)
-    chosen = (os.environ.get(name) for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"))
-    return (*defaults, *(Path(folder) for folder in chosen if folder))
+    overrides = (os.environ.get(name) for name in ("CLAUDE_CONFIG_DIR", "CODEX_HOME"))
+    return (*defaults, *(Path(folder) for folder in overrides if folder))
 
 
 def _select_environment(names: Sequence[str], configured: ConfiguredRuntime) -> Mapping[str, str]:
@@ -155,8 +155,8 @@ def _select_environment(names: Sequence[str], configured: ConfiguredRuntime) -> 
     ``server_side`` only the configured ones, because the local program just connects to a server.
     """
     own = () if configured.mode == "server_side" else names
-    named = dict.fromkeys((*own, *configured.env))
-    return {name: os.environ[name] for name in named if name in os.environ}
+    selected = dict.fromkeys((*own, *configured.env))
+    return {name: os.environ[name] for name in selected if name in os.environ}
 
 
 def _extensions(settings: Settings, redactor: Redactor) -> Extensions:

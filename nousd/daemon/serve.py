@@ -179,9 +179,9 @@ async def _serve_until_signal(
         connections.start_soon(_accept, listeners.events, partial(serve_events, services))
         if bridge is not None:
             # An error in that server ends the connections of its clients and affects no others.
-            served = partial(bridge, services)
+            serve_bridge = partial(bridge, services)
             connections.start_soon(
-                error_boundary.run_contained, served, "the way in beside the sockets"
+                error_boundary.run_contained, serve_bridge, "the way in beside the sockets"
             )
         first = partial(prepare_first_run, services.closing, load_late_modules)
         connections.start_soon(

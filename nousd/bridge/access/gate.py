@@ -72,20 +72,20 @@ class Gate:
         headers = Headers(scope=scope)
         origin = headers.get("origin", "")
         is_named = origin in self._policy.origins
-        answering = _ReplyTracker(allow_origin(origin, send) if is_named else send)
+        tracker = _ReplyTracker(allow_origin(origin, send) if is_named else send)
         try:
             self._check_host(headers)
             self._check_origin(headers)
             _check_repeated(headers)
             if is_named and is_preflight(scope, headers):
-                await preflight_reply(headers)(scope, receive, answering)
+                await preflight_reply(headers)(scope, receive, tracker)
                 return
             self._check_caller(scope, headers)
             _check_length(headers)
         except HttpError as error:
-            await error_reply(error)(scope, receive, answering)
+            await error_reply(error)(scope, receive, tracker)
             return
-        await self._app(scope, _BoundedBody(receive, answering), answering)
+        await self._app(scope, _BoundedBody(receive, tracker), tracker)
 
     def _check_host(self, headers: Headers) -> None:
         if self._policy.hosts is None:
@@ -146,9 +146,9 @@ class _BoundedBody:
     Beyond the limit the request is refused, or, if its reply has begun, treated as disconnected.
     """
 
-    def __init__(self, receive: Receive, answering: _ReplyTracker) -> None:
+    def __init__(self, receive: Receive, tracker: _ReplyTracker) -> None:
         self._receive = receive
-        self._answering = answering
+        self._tracker = tracker
         self._bytes_left = HTTP_BODY_BYTES_MAX
 
     async def __call__(self) -> Message:
@@ -156,7 +156,7 @@ class _BoundedBody:
         self._bytes_left -= len(message.get("body", b""))
         if self._bytes_left >= 0:
             return message
-        if self._answering.has_begun:
+        if self._tracker.has_begun:
             return {"type": "http.disconnect"}
         raise _too_large()
 

@@ -81,8 +81,8 @@ def split_head(received: bytes, checked: int = 0) -> tuple[bytes, bytes] | None:
     end = received.find(_END, begin)
     # An incomplete head may end between CR and LF; the CR is checked with the next byte.
     head = received[start:] if end < 0 else received[start : end + len(_END)]
-    judged = head[:-1] if end < 0 and head.endswith(b"\r") else head
-    if _AMBIGUOUS.search(judged, max(0, begin - start)):
+    complete = head[:-1] if end < 0 and head.endswith(b"\r") else head
+    if _AMBIGUOUS.search(complete, max(0, begin - start)):
         raise Refused(AMBIGUOUS)
     if len(head) > HTTP_HEADERS_BYTES_MAX:
         raise Refused(TOO_LARGE)
@@ -119,7 +119,7 @@ class ChunkGuard:
         self._line = b""
         self._data = 0
         self._in_trailer = False
-        self._is_over = False
+        self._has_ended = False
 
     def check(self, received: bytes) -> None:
         """Check further bytes of the connection; bytes after the body are ignored.
@@ -128,7 +128,7 @@ class ChunkGuard:
             Refused: the framing is ambiguous, or a line is too long.
         """
         position = 0
-        while position < len(received) and not self._is_over:
+        while position < len(received) and not self._has_ended:
             if self._data:
                 skipped = min(self._data, len(received) - position)
                 self._data -= skipped
@@ -147,7 +147,7 @@ class ChunkGuard:
         if self._in_trailer:
             if _AMBIGUOUS.search(line) or line[:1] in b" \t":
                 raise Refused(AMBIGUOUS)
-            self._is_over = line == b"\r\n"
+            self._has_ended = line == b"\r\n"
             return
         if _CHUNK_SIZE.fullmatch(line) is None:
             raise Refused(AMBIGUOUS)

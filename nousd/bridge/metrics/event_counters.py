@@ -150,9 +150,9 @@ class _RunTimes:
 
     def _end(self, event: events.AgentEnd, ts: str) -> None:
         self._ended.labels(event.status).inc()
-        started = self._started.pop(event.run_id, None)
-        if started is not None:
-            seconds = (datetime.fromisoformat(ts) - started).total_seconds()
+        started_at = self._started.pop(event.run_id, None)
+        if started_at is not None:
+            seconds = (datetime.fromisoformat(ts) - started_at).total_seconds()
             # The system clock may have been set back.
             self._seconds.labels(event.status).observe(max(0.0, seconds))
 

@@ -346,18 +346,18 @@ BY_COMMAND: Final[Mapping[str, frozenset[int]]] = {
 
 def refusals(row: Row) -> frozenset[int]:
     """Return the error statuses of a route."""
-    ways = [ANY, *(BY_COMMAND[command] for command in row.sends)]
+    statuses = [ANY, *(BY_COMMAND[command] for command in row.sends)]
     if not row.is_public:
-        ways.append(WITH_TOKEN)
+        statuses.append(WITH_TOKEN)
     if row.sends:
-        ways.append(WITH_COMMAND)
+        statuses.append(WITH_COMMAND)
     if row.body is not None:
-        ways.append(WITH_BODY)
+        statuses.append(WITH_BODY)
     if row.starts_work:
-        ways.append(WITH_RATE)
+        statuses.append(WITH_RATE)
     if "{" in row.path:
-        ways.append(WITH_NAME)
-    return frozenset().union(*ways)
+        statuses.append(WITH_NAME)
+    return frozenset().union(*statuses)
 
 
 _SAYS: Final = {"parts": [{"type": "text", "text": "What is in this folder?"}]}

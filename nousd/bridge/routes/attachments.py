@@ -107,10 +107,10 @@ async def _put(daemon: Client, file: _File) -> str:
     raise AssertionError("an empty file stands in its line")
 
 
-def _parse_file(part: PartBody, where: str) -> _File:
+def _parse_file(part: PartBody, field: str) -> _File:
     head, comma, body = (part.url or "").partition(",")
     if not (comma and head.lower().startswith("data:")):
-        raise HttpError(UNPROCESSABLE, f"{where}.url is to be a data: URL: files come as data only")
+        raise HttpError(UNPROCESSABLE, f"{field}.url is to be a data: URL: files come as data only")
     essence = head[len("data:") :]
     media_type, semicolon, encoding = essence.rpartition(";")
     is_base64 = bool(semicolon) and encoding.lower() == "base64"
@@ -119,10 +119,10 @@ def _parse_file(part: PartBody, where: str) -> _File:
         try:
             data = b64decode(data, validate=True)
         except binascii.Error:
-            raise HttpError(UNPROCESSABLE, f"{where}.url is not base64") from None
+            raise HttpError(UNPROCESSABLE, f"{field}.url is not base64") from None
     if len(part.filename or "") > NAME_CHARS_MAX:
         raise HttpError(
-            UNPROCESSABLE, f"{where}.filename is too long: at most {NAME_CHARS_MAX} characters"
+            UNPROCESSABLE, f"{field}.filename is too long: at most {NAME_CHARS_MAX} characters"
         )
-    named = part.mime or (media_type if is_base64 else essence) or "text/plain"
-    return _File(named, part.filename or None, data)
+    file_type = part.mime or (media_type if is_base64 else essence) or "text/plain"
+    return _File(file_type, part.filename or None, data)

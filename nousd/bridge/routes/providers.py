@@ -18,12 +18,12 @@ routes: Final = Routes()
 @routes.get("/provider", sends=("list_models",), replies={200: Catalog})
 async def _providers(call: Call) -> Response:
     """List providers and their models."""
-    listed = await call.daemon.ask(ListModels())
-    if listed.truncated is True:
-        each = [
+    listing = await call.daemon.ask(ListModels())
+    if listing.truncated is True:
+        answers = [
             await call.daemon.ask(ListModels(provider=provider.provider))
-            for provider in listed.providers
+            for provider in listing.providers
         ]
-        models = tuple(model for answer in each for model in answer.models)
-        listed = msgspec.structs.replace(listed, models=models)
-    return json_reply(render_catalog(listed))
+        models = tuple(model for answer in answers for model in answer.models)
+        listing = msgspec.structs.replace(listing, models=models)
+    return json_reply(render_catalog(listing))

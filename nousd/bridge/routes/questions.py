@@ -75,11 +75,11 @@ async def _answer(call: Call) -> Response:
     if len(answers) != len(question.questions):
         message = f"body: answers must have {len(question.questions)} items, one for each question"
         raise HttpError(UNPROCESSABLE, message)
-    parsed = tuple(map(parse_answer, question.questions, answers))
-    answered = AnswerQuestion(
-        question_id=question.question_id, answers=parsed, client_id=call.client_name
+    parsed_answers = tuple(map(parse_answer, question.questions, answers))
+    answer = AnswerQuestion(
+        question_id=question.question_id, answers=parsed_answers, client_id=call.client_name
     )
-    return await _send_outcome(call, answered)
+    return await _send_outcome(call, answer)
 
 
 def _list_answers(

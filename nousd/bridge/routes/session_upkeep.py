@@ -112,8 +112,8 @@ async def _search(call: Call) -> Response:
 )
 async def _mark_seen(call: Call) -> Response:
     """Mark a session as seen, for all clients of the user."""
-    seen = MarkSeen(session_id=call.path["id"], entry_id=call.body.message_id or None)
-    await call.daemon.ask(seen)
+    command = MarkSeen(session_id=call.path["id"], entry_id=call.body.message_id or None)
+    await call.daemon.ask(command)
     return json_reply(Marked(ok=True))
 
 

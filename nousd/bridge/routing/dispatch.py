@@ -103,8 +103,8 @@ def _rename_field(row: Row, refused: Refused) -> Refused | HttpError:
     """Return a refusal of a field's value, with the field's name changed to its name in the request."""
     if refused.code != "invalid_payload":
         return refused
-    ours = _FIELD.match(refused.message)
-    name = ours[0] if ours else ""
+    field = _FIELD.match(refused.message)
+    name = field[0] if field else ""
     message = (row.spells.get(name, name) + refused.message[len(name) :]).removeprefix(".")
     if row.body is None:
         return HttpError(BAD_REQUEST, f"query: {message}")

@@ -126,10 +126,10 @@ def _is_near(key: str, name: str) -> bool:
     if len(other) < _GUESSED_CHARS_MIN or abs(len(one) - len(other)) > 1:
         return False
     short, long = sorted((one, other), key=len)
-    same = next((i for i, char in enumerate(short) if char != long[i]), len(short))
+    prefix = next((i for i, char in enumerate(short) if char != long[i]), len(short))
     is_replaced = len(short) == len(long)
-    swapped = short[:same] + short[same : same + 2][::-1] + short[same + 2 :]
-    return short[same + is_replaced :] == long[same + 1 :] or swapped == long
+    swapped = short[:prefix] + short[prefix : prefix + 2][::-1] + short[prefix + 2 :]
+    return short[prefix + is_replaced :] == long[prefix + 1 :] or swapped == long
 
 
 # --- error messages --------------------------------------------------------------------------

@@ -143,34 +143,34 @@ class Responders:
         watch.linger()
         await watch.wait_declared()
 
-    def _watch(self, seen: _Scope) -> _Watch:
-        if seen not in self._watches and len(self._watches) >= WATCHES_MAX:
-            seen = _Scope()
-        if seen not in self._watches:
-            self._watches[seen] = _Watch()
-            self._tasks.start_soon(self._keep, seen)
-        return self._watches[seen]
+    def _watch(self, scope: _Scope) -> _Watch:
+        if scope not in self._watches and len(self._watches) >= WATCHES_MAX:
+            scope = _Scope()
+        if scope not in self._watches:
+            self._watches[scope] = _Watch()
+            self._tasks.start_soon(self._keep, scope)
+        return self._watches[scope]
 
-    async def _keep(self, seen: _Scope) -> None:
+    async def _keep(self, scope: _Scope) -> None:
         """Declare a scope while it has clients."""
-        watch = self._watches[seen]
+        watch = self._watches[scope]
         backoff = Backoff(_RETRY)
         try:
             while watch.is_wanted:
                 try:
-                    await self._declare(watch, seen, backoff)
+                    await self._declare(watch, scope, backoff)
                 except ClientError as error:
                     _logger.info("nobody answers what the daemon asks: %s", error)
                     with anyio.move_on_after(backoff.wait(anyio.current_time())):
                         await watch.wait_deserted()
         finally:
-            del self._watches[seen]
+            del self._watches[scope]
 
-    async def _declare(self, watch: _Watch, seen: _Scope, backoff: Backoff) -> None:
+    async def _declare(self, watch: _Watch, scope: _Scope, backoff: Backoff) -> None:
         """Declare a scope until it has no clients. Raise ClientError if the daemon disconnects."""
         subscription = Subscribe(
-            session_id=seen.session_id,
-            run_id=seen.run_id,
+            session_id=scope.session_id,
+            run_id=scope.run_id,
             types=_ASKING,
             confirms=True,
             keepalive_seconds=KEEPALIVE_SECONDS,

@@ -32,7 +32,7 @@ class _Upload:
         self.media_type = media_type
         self.spool = spool
         self.lock = trio.Lock()
-        self.seen = trio.current_time()
+        self.last_used_at = trio.current_time()
 
 
 class Uploads:
@@ -79,7 +79,7 @@ class Uploads:
         async with upload.lock:
             self._get_upload(upload_id)
             self._check(upload, media_type, data, offset)
-            upload.seen = trio.current_time()
+            upload.last_used_at = trio.current_time()
             try:
                 await trio.to_thread.run_sync(upload.spool.write, data)
             except OSError as error:
@@ -113,7 +113,7 @@ class Uploads:
             # An upload that begins meanwhile expires later than this.
             next_look = now + IDLE_SECONDS_MAX
             for upload_id, upload in list(self._open.items()):
-                expires_at = upload.seen + IDLE_SECONDS_MAX
+                expires_at = upload.last_used_at + IDLE_SECONDS_MAX
                 if upload.lock.locked():
                     continue
                 if expires_at <= now:

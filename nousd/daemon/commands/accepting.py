@@ -124,9 +124,9 @@ async def _read_attachments(
 ) -> AttachedFiles:
     if not command.attachments:
         return AttachedFiles()
-    seen = services.sessions.without_session() if live is None else live.state
-    choice = choice_for(services, seen, command)
-    workspace = await services.workspaces.of(seen)
+    state = services.sessions.without_session() if live is None else live.state
+    choice = choice_for(services, state, command)
+    workspace = await services.workspaces.of(state)
     return await read_attachments(
         services.run_services, command.attachments, choice, workspace.path_sandbox
     )

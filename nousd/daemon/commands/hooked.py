@@ -56,8 +56,8 @@ async def run_input_hooks(
     if not services.hooks.has("input"):
         return AskedInput(command)
     key = _key(live, command)
-    if (known := _find_response(services, key)) is not None:
-        return AskedInput(command, handled=known)
+    if (earlier := _find_response(services, key)) is not None:
+        return AskedInput(command, handled=earlier)
     outcome = await services.hooks.input(_build_hook_input(live, command))
     if services.stopping.is_set():
         raise ShuttingDown("the daemon is stopping")
@@ -65,12 +65,12 @@ async def run_input_hooks(
         changed = msgspec.structs.replace(command, text=outcome.text)
         return AskedInput(changed, outcome.changed_by, _report_failures(outcome.failures))
     # A client that does not wait for responses may have sent it twice: the first response counts.
-    if (known := _find_response(services, key)) is not None:
-        return AskedInput(command, handled=known)
-    handled = _record_handled(services, live, command, outcome)
+    if (earlier := _find_response(services, key)) is not None:
+        return AskedInput(command, handled=earlier)
+    response = _record_handled(services, live, command, outcome)
     if key is not None:
-        services.handled.remember(key, handled)
-    return AskedInput(command, handled=handled)
+        services.handled.remember(key, response)
+    return AskedInput(command, handled=response)
 
 
 def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
@@ -82,11 +82,11 @@ def _key(live: LiveSession | None, command: C) -> tuple[str, str] | None:
 
 def _find_response(services: Services, key: tuple[str, str] | None) -> Deferred | None:
     """Return the response to an input that an extension handled before, marked as repeated."""
-    known = None if key is None else services.handled.get(key)
-    if known is None:
+    earlier = None if key is None else services.handled.get(key)
+    if earlier is None:
         return None
-    assert isinstance(known.payload, Accepted)
-    return Deferred(known.handle, msgspec.structs.replace(known.payload, repeated=True))
+    assert isinstance(earlier.payload, Accepted)
+    return Deferred(earlier.handle, msgspec.structs.replace(earlier.payload, repeated=True))
 
 
 def _build_hook_input(live: LiveSession | None, command: C) -> InputGiven:
@@ -147,17 +147,17 @@ async def ask_switch(services: Services, to: LiveSession | None) -> Warnings:
         CommandRejected: ``cancelled_by_extension``.
         ShuttingDown: the daemon began to stop meanwhile.
     """
-    switching = SessionSwitching(
+    event = SessionSwitching(
         session_id=services.sessions.active_id or "",
         to_session_id="" if to is None else to.session_id,
     )
-    return _require_consent(services, await services.hooks.may("session_before_switch", switching))
+    return _require_consent(services, await services.hooks.may("session_before_switch", event))
 
 
 async def ask_fork(services: Services, parent: LiveSession) -> Warnings:
     """Ask extensions whether a session may be branched. Raise as ``ask_switch`` does."""
-    forking = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
-    return _require_consent(services, await services.hooks.may("session_before_fork", forking))
+    event = SessionForking(session_id=parent.session_id, leaf_id=parent.state.leaf_id or "")
+    return _require_consent(services, await services.hooks.may("session_before_fork", event))
 
 
 def _require_consent(services: Services, outcome: SwitchOutcome) -> Warnings:

@@ -80,9 +80,9 @@ def _start(
     command, attached = pending.command, pending.attached
     if live is not None:
         refuse_second_run(services, live, command.client_id)
-    seen = services.sessions.without_session() if live is None else live.state
-    runtime = services.run_services.runtimes.of(seen)
-    request = build_run_request(services, seen, command)
+    state = services.sessions.without_session() if live is None else live.state
+    runtime = services.run_services.runtimes.of(state)
+    request = build_run_request(services, state, command)
     appended = appending.reusable(pending.tail, command.text, attached.attachments)
     if command.require_appended and appended is None:
         raise CommandRejected("nothing_appended")

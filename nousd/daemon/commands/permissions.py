@@ -47,13 +47,13 @@ async def set_permission_mode(services: Services, command: commands.SetPermissio
 
 async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Reply:
     """Decide on a pending call, and add a rule for similar calls if the client asks for one."""
-    waiting = await _require_pending(services, command)
-    session = await services.sessions.get(waiting.asker.audiences[-1].session_id)
+    request = await _require_pending(services, command)
+    session = await services.sessions.get(request.asker.audiences[-1].session_id)
     # Awaited above: another answer may have come, or an override may have expired.
-    waiting = await _require_pending(services, command)
-    if waiting.override is not None and not services.run_services.overrides.holds(waiting.override):
-        waiting = await _require_pending(services, command)
-    rule = _lasting_rule(waiting.question, command)
+    request = await _require_pending(services, command)
+    if request.override is not None and not services.run_services.overrides.holds(request.override):
+        request = await _require_pending(services, command)
+    rule = _lasting_rule(request.question, command)
     # The rule is logged before the answer, so that no acknowledged answer can lose its rule.
     if rule is not None and command.decision == "deny_session":
         grants.forbid(services.sessions, session, rule)
@@ -71,7 +71,7 @@ async def confirm_tool(services: Services, command: commands.ConfirmTool) -> Rep
         client_id=or_unset(command.client_id),
     )
     accepted = Accepted(command="confirm_tool", decision=command.decision, rule=or_unset(rule))
-    return Deferred(services.approvals.answer(waiting, answer), accepted)
+    return Deferred(services.approvals.answer(request, answer), accepted)
 
 
 async def _require_pending(services: Services, command: commands.ConfirmTool) -> WaitingCall:

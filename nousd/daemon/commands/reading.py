@@ -73,8 +73,8 @@ def _select_reachable_run(services: Services, active: SessionState) -> SessionSt
     """Return the state of the session whose run a steer without a session id would reach, else the
     active state without a run: the run of a task, for example, is reached only by its session id.
     """
-    reached = services.sessions.find_committed_target()
-    return msgspec.structs.replace(active, run=None) if reached is None else reached
+    target = services.sessions.find_committed_target()
+    return msgspec.structs.replace(active, run=None) if target is None else target
 
 
 def run_state(state: SessionState | None) -> RunState:
@@ -133,8 +133,8 @@ def _as_it_is_now(services: Services, record: RunRecord) -> RunRecord:
     """Add the facts that only the running process knows to the record of an active run."""
     if record.status != "running":
         return record
-    seen = services.runs.last_activity_at(record.run_id, record.started_at)
-    return msgspec.structs.replace(record, last_activity_at=seen)
+    last_activity_at = services.runs.last_activity_at(record.run_id, record.started_at)
+    return msgspec.structs.replace(record, last_activity_at=last_activity_at)
 
 
 async def get_events(services: Services, command: commands.GetEvents) -> Reply:

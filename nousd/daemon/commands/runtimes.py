@@ -28,8 +28,8 @@ async def set_runtime(services: Services, command: commands.SetRuntime) -> Reply
         services.run_services.runtimes.get(command.runtime)
     decisions.require_idle(live.state)
     # Another runtime has other models.
-    more = {} if command.runtime == live.state.runtime else {"runtime_model": None}
-    handle = change_settings(live, runtime=command.runtime, **more)
+    reset = {} if command.runtime == live.state.runtime else {"runtime_model": None}
+    handle = change_settings(live, runtime=command.runtime, **reset)
     answer = Accepted(
         command="set_runtime", session_id=live.session_id, runtime=or_unset(command.runtime)
     )

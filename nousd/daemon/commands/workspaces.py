@@ -37,13 +37,13 @@ async def attach_session(services: Services, command: commands.AttachSession) ->
     live = await services.sessions.get(live.session_id)
     # Permissions of a parent are revoked first: if the daemon dies in between, no task is restricted
     # less than before.
-    moving = [live, *reversed(await services.sessions.below(live))]
+    subtree = [live, *reversed(await services.sessions.below(live))]
     # A run or a call may have started while the directory was looked up.
-    for each in moving:
+    for each in subtree:
         _require_idle(each)
     reason = (command.reason or "").strip() or None
-    moved = [_move(services, each, workspace, reason) for each in moving]
-    attached, _ = moved[0]
+    moves = [_move(services, each, workspace, reason) for each in subtree]
+    attached, _ = moves[0]
     assert live.state.attached_at is not None
     answer = Attached(
         session_id=live.session_id,
@@ -54,7 +54,7 @@ async def attach_session(services: Services, command: commands.AttachSession) ->
         reason=attached.reason,
         revoked=attached.revoked,
     )
-    *earlier, last = [handle for _, handle in moved]
+    *earlier, last = [handle for _, handle in moves]
     for handle in earlier:
         await handle.wait_committed()
     return Deferred(last, answer)

@@ -99,8 +99,8 @@ class McpServers:
         assert surroundings is not None
         async with self._reading:
             settings = await self._project.read_effective()
-            added = {server.name for server in self._sessions.defaults.mcp_servers}
-            taken = self._names_of_the_settings | added
+            added_names = {server.name for server in self._sessions.defaults.mcp_servers}
+            taken = self._names_of_the_settings | added_names
             specs = specs_of_project(settings, surroundings.secret)
             project_specs = {spec.name: spec for spec in specs if spec.name not in taken}
             for name in self._of_project.keys() - project_specs.keys() - taken:
@@ -205,8 +205,8 @@ class McpServers:
             return "add_mcp"
         if key.name in self._configured:
             return "config"
-        added = {server.name for server in self._sessions.defaults.mcp_servers}
-        return "add_mcp" if key.name in added else "project"
+        added_names = {server.name for server in self._sessions.defaults.mcp_servers}
+        return "add_mcp" if key.name in added_names else "project"
 
     def _list_added_without(self, name: str) -> tuple[mcp.McpServer, ...]:
         added = self._sessions.defaults.mcp_servers

@@ -122,7 +122,7 @@ class SessionServers:
             CommandRejected: ``mcp_server_not_found``.
         """
         live = await self._sessions.get(session_id)
-        self._keep(live, self._get_added(session_id, name), is_anew=True)
+        self._keep(live, self._get_added(session_id, name), restart=True)
 
     def end(self, session_id: str) -> None:
         """End the servers of a session that is deleted."""
@@ -192,7 +192,7 @@ class SessionServers:
         if scope is not None:
             scope.cancel()
 
-    def _keep(self, live: LiveSession, added: _SessionServer, *, is_anew: bool = False) -> None:
+    def _keep(self, live: LiveSession, added: _SessionServer, *, restart: bool = False) -> None:
         """Keep a server alive, unless it was removed or replaced meanwhile, or runs already."""
         spec = added.spec
         key = ServerKey(live.session_id, spec.name)
@@ -202,8 +202,13 @@ class SessionServers:
             scope = self._expiring[key] = trio.CancelScope()
             self._nursery.start_soon(self._expire, key, scope)
         kept = self._keeper.get(key)
-        is_same = kept is not None and kept.server.spec == spec
-        if kept is not None and is_same and kept.server.status.state != "failed" and not is_anew:
+        is_unchanged = kept is not None and kept.server.spec == spec
+        if (
+            kept is not None
+            and is_unchanged
+            and kept.server.status.state != "failed"
+            and not restart
+        ):
             return
         folder = Path(self._workspaces.path_of(live.state))
         surroundings = msgspec.structs.replace(self._surroundings, workdir=folder)
@@ -240,14 +245,14 @@ def _approval_of(server: mcp.McpServer, folder: str) -> str:
     Args:
         folder: the session's workspace, to which a relative ``cwd`` refers.
     """
-    shown = {
+    approved_facts = {
         "command": server.command or (),
         "url": server.url or "",
         "folder": str(Path(folder, server.cwd or "")),
         "env": sorted(server.env or {}),
         "headers": sorted(server.headers or {}),
     }
-    return hash_of(shown)
+    return hash_of(approved_facts)
 
 
 def _build_approval_events(live: LiveSession, approval: str) -> tuple[events.Event, ...]:

@@ -166,9 +166,9 @@ def secrets_of(server: mcp.McpServer) -> frozenset[str]:
         if name.lower() not in _PLAIN_HEADERS
     ]
     # A key may appear without the scheme that precedes it in a header.
-    words = (word for value in headers for word in value.split())
-    found = (*variables, *headers, *words)
-    return frozenset(value for value in found if len(value) >= _SECRET_CHARS_MIN)
+    header_words = (word for value in headers for word in value.split())
+    candidates = (*variables, *headers, *header_words)
+    return frozenset(value for value in candidates if len(value) >= _SECRET_CHARS_MIN)
 
 
 class OfSettings(NamedTuple):
@@ -226,7 +226,7 @@ def _spec_of_settings(server: ConfiguredMcpServer, secret: Callable[[str], None]
         for name, value in values.items():
             if not has_reference(value) and (where == "headers" or may_name_secret(name)):
                 secret(value)
-    own = {tool: frozenset(classes) for tool, classes in server.tool_classes.items()}
+    tool_classes = {tool: frozenset(classes) for tool, classes in server.tool_classes.items()}
     return ServerSpec(
         name=server.name,
         command=table.command or (),
@@ -235,7 +235,7 @@ def _spec_of_settings(server: ConfiguredMcpServer, secret: Callable[[str], None]
         headers=revealed["headers"],
         cwd=table.cwd,
         classes=FOREIGN_CLASSES if server.classes is None else frozenset(server.classes),
-        tool_classes=own,
+        tool_classes=tool_classes,
         tools=table.tools,
         timeout_seconds=(CALL_SECONDS if table.timeout_ms is None else table.timeout_ms / 1000),
     )

@@ -81,10 +81,10 @@ def configure_logging(
     if log_file is not None:
         sinks.append(_file_sink(log_file, redactor))
     handler = _QueueingHandler(sinks)
-    root, ours = logging.getLogger(), logging.getLogger("nousd")
-    before = root.level, ours.level, logging.raiseExceptions
+    root, nousd_logger = logging.getLogger(), logging.getLogger("nousd")
+    before = root.level, nousd_logger.level, logging.raiseExceptions
     root.setLevel(logging.WARNING)  # other libraries
-    ours.setLevel(logging.DEBUG if verbose else logging.INFO)
+    nousd_logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     # The standard library's report of a failed write would print the arguments unredacted.
     logging.raiseExceptions = False
     root.addHandler(handler)
@@ -93,7 +93,7 @@ def configure_logging(
     finally:
         root.removeHandler(handler)
         handler.close()
-        root.level, ours.level, logging.raiseExceptions = before
+        root.level, nousd_logger.level, logging.raiseExceptions = before
 
 
 def _stderr_sink(descriptor: int, redactor: Redactor) -> logging.Handler:

@@ -70,7 +70,7 @@ class OverrideInUse(NamedTuple):
 
 
 class WaitingCall(Request[PermissionRequested, Decision], eq=False, kw_only=True):
-    """A call that waits for approval: its question, and its request with full arguments (``full_event``).
+    """A call that waits for approval: its question, and ``full_event``, the request with full arguments.
 
     Args:
         override: the override that must still hold when the answer comes.
@@ -179,9 +179,9 @@ class Approvals:
         """Withdraw the pending requests of a call that is being stopped."""
         request = self.requests.find_waiting(tool_call_id)
         if request is not None:
-            stopped = Answer(allows=False, by="stop", reason=_STOPPED)
-            decided = Decision(attempt=request.event.attempt, answer=stopped)
-            self.requests.withdraw(tool_call_id, decided)
+            answer = Answer(allows=False, by="stop", reason=_STOPPED)
+            decision = Decision(attempt=request.event.attempt, answer=answer)
+            self.requests.withdraw(tool_call_id, decision)
 
     def _request(
         self, question: Question, asker: Asker, override: OverrideInUse | None

@@ -93,12 +93,12 @@ class RulePermissions:
         return (*self._rules, *own_rules(state.rules))
 
     async def _in_force(self, state: SessionState) -> Sequence[Rule]:
-        own = own_rules(state.rules)
+        session_rules = own_rules(state.rules)
         if self._workspaces is None:
-            return (*self._rules, *own)
+            return (*self._rules, *session_rules)
         # The workspace of an active run or call is in memory, even if its directory was removed.
         workspace = self._workspaces.find_in_memory(state) or await self._workspaces.of(state)
-        return (*self._rules, *await workspace.project.rules(state.session_id), *own)
+        return (*self._rules, *await workspace.project.rules(state.session_id), *session_rules)
 
 
 def _grants(texts: Sequence[str], origin: str) -> Iterator[Rule]:

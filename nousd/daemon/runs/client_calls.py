@@ -54,7 +54,7 @@ class ClientCall(LiveCallHost):
         self.tracker = CallLifecycle()
         self._workspace = workspace
         self._scope = trio.CancelScope()
-        self._stopped_as: CutOff | None = None
+        self._stop_reason: CutOff | None = None
         self._grace_until = 0.0
 
     def begin(self, input_hash: str, command: CallTool) -> CommitHandle:
@@ -75,8 +75,8 @@ class ClientCall(LiveCallHost):
         """Run the call to its end, unless its session is lost or deleted meanwhile."""
         call_name = f"tool call {self.call.tool_call_id}"
         failure = await error_boundary.run_contained(partial(self._carry_out, runner), call_name)
-        if failure is not None and self._stopped_as is None:
-            self._stopped_as = "error"
+        if failure is not None and self._stop_reason is None:
+            self._stop_reason = "error"
         if not self.live.lost and not self.live.state.deleted:
             await error_boundary.run_contained(self._close, f"the end of {call_name}")
         with trio.move_on_after(CLOSING_SECONDS):
@@ -86,8 +86,8 @@ class ClientCall(LiveCallHost):
 
     def stop(self, reason: CutOff) -> None:
         """End the call early. The first stop counts."""
-        if self._stopped_as is None:
-            self._stopped_as = reason
+        if self._stop_reason is None:
+            self._stop_reason = reason
             self._scope.cancel()
             self._services.withdraw(self.call.tool_call_id)
 
@@ -97,11 +97,11 @@ class ClientCall(LiveCallHost):
         with self._scope:
             await requested.wait_committed()
             await runner.execute(self, self.call)
-        if self._scope.cancelled_caught and self._stopped_as is None:
-            self._stopped_as = "timeout"
+        if self._scope.cancelled_caught and self._stop_reason is None:
+            self._stop_reason = "timeout"
 
     async def _close(self) -> None:
-        ends = self.tracker.closing_events(self._stopped_as or "error")
+        ends = self.tracker.closing_events(self._stop_reason or "error")
         if ends:
             self.decide(ends)
 

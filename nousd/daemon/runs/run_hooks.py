@@ -71,10 +71,10 @@ class RunHooks:
     async def turn_start(self, turn: Turn) -> None:
         """Call the hooks for the start of a turn."""
         if self._hooks.has("turn_start"):
-            started = TurnStarted(**self._run.where, kind=turn.kind, text=turn.text)
+            event = TurnStarted(**self._run.where, kind=turn.kind, text=turn.text)
             await self._run.wait_durable()
             with self._quiet("turn_start"):
-                self._warn(await self._hooks.tell("turn_start", started))
+                self._warn(await self._hooks.tell("turn_start", event))
 
     async def turn_end(self) -> None:
         """Call the hooks before the end of a turn."""

@@ -101,10 +101,10 @@ class TasksOfCall:
         """See ``TaskRunner.run``."""
         self._take_places(len(tasks))
         results: dict[int, TaskResult] = {}
-        room = trio.CapacityLimiter(TASKS_PARALLEL_MAX)
+        limiter = trio.CapacityLimiter(TASKS_PARALLEL_MAX)
 
         async def carry_out(index: int, task: Task) -> None:
-            async with room:
+            async with limiter:
                 results[index] = await self._result_of(task, emit)
 
         async with trio.open_nursery() as nursery:
@@ -134,13 +134,13 @@ class TasksOfCall:
     async def _result_of(self, task: Task, emit: Emit) -> TaskResult:
         try:
             worker = await self._worker(task)
-            chosen = self._model(worker)
+            model_settings = self._model(worker)
         except ToolError as error:
             name = task.agent or (task.worker.name if task.worker else WorkerSpec().name)
             return TaskResult(name=name, status="refused", error=f"task_error: {error}")
         # Nothing may be awaited from here to the start: a stop of all runs must find this one.
         await trio.lowlevel.checkpoint_if_cancelled()
-        run = self._start(task, worker, chosen)
+        run = self._start(task, worker, model_settings)
         task_name = f"{worker.name} (session {run.live.session_id}, run {run.run_id})"
         await self._end_of(run, emit, task_name)
         end = run.end
@@ -205,7 +205,7 @@ class TasksOfCall:
             raise ToolError(f"model_unknown: {worker.model}: {error}") from error
         return {"provider": choice.provider, "model": choice.model}
 
-    def _start(self, task: Task, worker: WorkerSpec, chosen: dict[str, Any]) -> TaskRun:
+    def _start(self, task: Task, worker: WorkerSpec, settings: dict[str, Any]) -> TaskRun:
         services, parent = self._services, self._parent
         mode = worker.permissions.mode
         origin = TaskOrigin(
@@ -217,10 +217,10 @@ class TasksOfCall:
             depth=self._depth,
         )
         if mode is not UNSET:
-            chosen = {**chosen, "permission_mode": mode}
+            settings = {**settings, "permission_mode": mode}
         name = worker.name if task.description is None else f"{worker.name}: {task.description}"
         name = name[:NAME_CHARS_MAX]
-        live = services.sessions.create_for_task(parent.live, origin, worker, name=name, **chosen)
+        live = services.sessions.create_for_task(parent.live, origin, worker, name=name, **settings)
         live.agents = parent.live.agents
         prompt = QueuedInput(
             input_id=services.clock.new_id("in"),
@@ -231,7 +231,7 @@ class TasksOfCall:
             accepted_at=services.clock.now(),
         )
         assert not isinstance(prompt.run_id, UnsetType)
-        options = self._options(chosen)
+        options = self._options(settings)
         runtime = services.runtimes.of(live.state)
         decided = decisions.start_run(
             live.state,

@@ -260,10 +260,10 @@ class Sessions:
             chosen: settings that replace the parent's, or the defaults of new sessions; None keeps
                 these.
         """
-        own = {name: value for name in SHARED if (value := chosen.pop(name, None)) is not None}
+        shared = {name: value for name in SHARED if (value := chosen.pop(name, None)) is not None}
         created = self._build_created(session_id or self._clock.new_id("sess"), parent, chosen)
         live = self._keep(LiveSession(SessionState(session_id=created.session_id), self._log))
-        decided = (created, *_own_settings(live.session_id, own))
+        decided = (created, *_own_settings(live.session_id, shared))
         if not activate:
             return live, live.decide(decided)
         handle = live.decide((*decided, *decisions.activate_session(live.state)))
