@@ -106,8 +106,8 @@ class Agent:
         """Handle a notification of the editor; ignore it if it is unknown or cannot be decoded."""
         with suppress(msgspec.DecodeError, UnicodeError):
             if method == "session/cancel":
-                wanted = _decode(params, requests.OfSession)
-                if session := self._sessions.get(wanted.session_id):
+                request = _decode(params, requests.OfSession)
+                if session := self._sessions.get(request.session_id):
                     await self._nursery.start(session.cancel)
             elif method == "$/cancel_request":
                 self.rpc.withdraw(params)
@@ -115,11 +115,11 @@ class Agent:
     async def take_unknown(self, line: bytes) -> None:
         """Answer a line that is not a message with an error; ignore a response to an unknown request."""
         try:
-            said = decode_json(line)
+            message = decode_json(line)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             await self.refuse_line(f"the line is no JSON: {error}", id=_id_in(line))
             return
-        if not isinstance(said, dict) or said.keys().isdisjoint({"result", "error"}):
+        if not isinstance(message, dict) or message.keys().isdisjoint({"result", "error"}):
             await self.refuse_line("the line is no message of JSON-RPC", INVALID_REQUEST)
 
     async def refuse_line(
@@ -138,10 +138,10 @@ class Agent:
         self._sessions.leave()
 
     async def _initialize(self, params: Raw) -> dict[str, Any]:
-        wanted = _decode(params, requests.Initialize)
-        self._sessions.abilities = wanted.client_capabilities
-        if wanted.client_info is not None and wanted.client_info.name:
-            self._sessions.client_id = wanted.client_info.name[:_NAME_CHARS_MAX]
+        request = _decode(params, requests.Initialize)
+        self._sessions.abilities = request.client_capabilities
+        if request.client_info is not None and request.client_info.name:
+            self._sessions.client_id = request.client_info.name[:_NAME_CHARS_MAX]
         return {
             "protocolVersion": PROTOCOL_VERSION,
             "agentInfo": {"name": "nousd", "title": "nousd", "version": __version__},
@@ -160,8 +160,8 @@ class Agent:
     # --- sessions ------------------------------------------------------------------------------
 
     async def _new(self, params: Raw) -> FollowedResult:
-        wanted = _decode(params, requests.NewSession)
-        session = await self._sessions.new(wanted.cwd, _servers_of(wanted))
+        request = _decode(params, requests.NewSession)
+        session = await self._sessions.new(request.cwd, _servers_of(request))
         return await self._begin_session(session, sessionId=session.id)
 
     async def _load(self, params: Raw) -> FollowedResult:
@@ -173,9 +173,9 @@ class Agent:
         return await self._begin_session(await self._reopen(params))
 
     async def _reopen(self, params: Raw) -> OpenSession:
-        wanted = _decode(params, requests.OldSession)
+        request = _decode(params, requests.OldSession)
         return await self._sessions.reopen(
-            wanted.session_id, _servers_of(wanted), folder=wanted.cwd
+            request.session_id, _servers_of(request), folder=request.cwd
         )
 
     async def _begin_session(self, session: OpenSession, **keys: str) -> FollowedResult:
@@ -185,12 +185,12 @@ class Agent:
         return FollowedResult(result, session.begin)
 
     async def _list(self, params: Raw) -> dict[str, Any]:
-        wanted = _decode(params, requests.ListSessions)
-        folder = None if wanted.cwd is None else resolve_folder(wanted.cwd)
-        filters = {"workspace": folder, "before": wanted.cursor}
-        given = {key: value for key, value in filters.items() if value is not None}
+        request = _decode(params, requests.ListSessions)
+        folder = None if request.cwd is None else resolve_folder(request.cwd)
+        filters = {"workspace": folder, "before": request.cursor}
+        query = {key: value for key, value in filters.items() if value is not None}
         page = await self._sessions.ask(
-            "list_sessions", {"limit": _PAGE_ROWS, "archived": False, **given}
+            "list_sessions", {"limit": _PAGE_ROWS, "archived": False, **query}
         )
         rows = page["sessions"]
         more = {"nextCursor": rows[-1]["session_id"]} if page["has_more"] and rows else {}
@@ -205,23 +205,23 @@ class Agent:
         return {}
 
     async def _set_option(self, params: Raw) -> dict[str, Any]:
-        wanted = _decode(params, requests.SetOption)
-        session = await self._sessions.get_or_open(wanted.session_id)
-        return {"configOptions": await session.set_option(wanted.config_id, wanted.value)}
+        request = _decode(params, requests.SetOption)
+        session = await self._sessions.get_or_open(request.session_id)
+        return {"configOptions": await session.set_option(request.config_id, request.value)}
 
     async def _set_mode(self, params: Raw) -> dict[str, Any]:
-        wanted = _decode(params, requests.SetMode)
-        session = await self._sessions.get_or_open(wanted.session_id)
-        await session.set_mode(wanted.mode_id)
+        request = _decode(params, requests.SetMode)
+        session = await self._sessions.get_or_open(request.session_id)
+        await session.set_mode(request.mode_id)
         return {}
 
     async def _prompt(self, params: Raw) -> dict[str, Any]:
-        wanted = _decode(params, requests.Prompt)
+        request = _decode(params, requests.Prompt)
         # Do not wait if the session is open: prompts and cancellations keep their order.
-        session = self._sessions.get(wanted.session_id)
+        session = self._sessions.get(request.session_id)
         if session is None:
-            session = await self._sessions.get_or_open(wanted.session_id)
-        async with session.prompt(wanted.prompt) as prompt:
+            session = await self._sessions.get_or_open(request.session_id)
+        async with session.prompt(request.prompt) as prompt:
             return {"stopReason": await prompt.wait_end()}
 
 
@@ -234,17 +234,17 @@ def _id_in(line: bytes) -> int | str | None:
     surrogate, which must not leave the editor without an answer.
     """
     with suppress(ValueError, RecursionError):
-        said = json.loads(line)
-        if isinstance(said, dict) and isinstance(said.get("id"), int | str):
-            return scrub(said["id"]) if isinstance(said["id"], str) else said["id"]
+        message = json.loads(line)
+        if isinstance(message, dict) and isinstance(message.get("id"), int | str):
+            return scrub(message["id"]) if isinstance(message["id"], str) else message["id"]
     return None
 
 
-def _servers_of(wanted: requests.NewSession) -> tuple[EditorServer, ...]:
+def _servers_of(request: requests.NewSession) -> tuple[EditorServer, ...]:
     """Return the MCP servers in a request that opens a session. Raises RpcError."""
-    if wanted.additional_directories:
+    if request.additional_directories:
         raise RpcError(INVALID_PARAMS, _NO_FOLDERS)
-    return parse_servers(wanted.mcp_servers)
+    return parse_servers(request.mcp_servers)
 
 
 def _info(row: dict[str, Any]) -> dict[str, Any]:

@@ -197,14 +197,14 @@ def form_of(questions: list[Payload]) -> dict[str, Any]:
     for n, question in enumerate(questions):
         options = [_option(option) for option in question.get("options", ())]
         title = question.get("header") or question["question"]
-        told = {"title": title, "description": question["question"]}
+        labels = {"title": title, "description": question["question"]}
         if not options:
-            fields[f"q{n}"] = {"type": "string", **told}
+            fields[f"q{n}"] = {"type": "string", **labels}
             continue
         if question.get("multiple"):
-            fields[f"q{n}"] = {"type": "array", "items": {"anyOf": options}, **told}
+            fields[f"q{n}"] = {"type": "array", "items": {"anyOf": options}, **labels}
         else:
-            fields[f"q{n}"] = {"type": "string", "oneOf": options, **told}
+            fields[f"q{n}"] = {"type": "string", "oneOf": options, **labels}
         fields[f"q{n}{_OWN_WORDS}"] = {"type": "string", "title": f"{title}: in other words"}
     return {"type": "object", "properties": fields}
 
@@ -215,13 +215,13 @@ def _option(option: Payload) -> dict[str, str]:
 
 
 def _answer(n: int, question: Payload, content: Mapping[str, Any]) -> dict[str, Any]:
-    given = content.get(f"q{n}")
+    chosen = content.get(f"q{n}")
     words = content.get(f"q{n}{_OWN_WORDS}")
     answer: dict[str, Any] = {}
     if not question.get("options"):
-        words = given
-    elif given:
-        answer["chosen"] = [given] if isinstance(given, str) else list(given)
+        words = chosen
+    elif chosen:
+        answer["chosen"] = [chosen] if isinstance(chosen, str) else list(chosen)
     if words:
         answer["text"] = str(words)
     return answer

@@ -83,9 +83,9 @@ def format_uri(uri: str, folder: str) -> str:
 def _file(contents: Contents, folder: str) -> File:
     name = format_uri(contents.uri, folder)
     if contents.text is not None:
-        given = contents.mime_type or _TEXT
+        mime_type = contents.mime_type or _TEXT
         # Most media types of source code, such as application/json, do not begin with ``text/``.
-        media_type = given if given.startswith("text/") else _TEXT
+        media_type = mime_type if mime_type.startswith("text/") else _TEXT
         return File(name, media_type, contents.text.encode("utf-8", "replace"))
     if contents.blob is not None and contents.mime_type is not None:
         return File(name, contents.mime_type, contents.blob)
@@ -112,12 +112,12 @@ async def attachments_of(daemon: Client, files: Iterable[File]) -> list[dict[str
 
 
 async def _put(daemon: Client, file: File) -> str:
-    wanted: dict[str, Any] = {"media_type": file.media_type}
+    common: dict[str, Any] = {"media_type": file.media_type}
     answer: dict[str, Any] = {}
     for start in range(0, len(file.data), PIECE_BYTES):
         piece = file.data[start : start + PIECE_BYTES]
         is_last = start + len(piece) == len(file.data)
-        sent = {**wanted, "data": b64encode(piece).decode(), "final": is_last}
+        sent = {**common, "data": b64encode(piece).decode(), "final": is_last}
         answer = (await daemon.request("put_artifact", sent, timeout_seconds=PUT_SECONDS)).payload
-        wanted["upload_id"] = answer.get("upload_id", "")
+        common["upload_id"] = answer.get("upload_id", "")
     return str(answer["artifact_id"])

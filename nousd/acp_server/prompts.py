@@ -166,15 +166,15 @@ class Prompts:
             case "cancelled":
                 return "cancelled"
             case status:
-                said = self._failure
-                known = _CODES.get(said.get("code", "")) or _CATEGORIES.get(
-                    said.get("category", "")
+                failure = self._failure
+                known = _CODES.get(failure.get("code", "")) or _CATEGORIES.get(
+                    failure.get("category", "")
                 )
-                return known or RpcError(FAILED, _sentence(status, said))
+                return known or RpcError(FAILED, _sentence(status, failure))
 
     def _with_input(self, input_ids: Iterable[str]) -> list[Prompt]:
-        wanted = set(input_ids)
-        return [prompt for prompt in self._waiting.values() if prompt.input_id in wanted]
+        ids = set(input_ids)
+        return [prompt for prompt in self._waiting.values() if prompt.input_id in ids]
 
     def _of_run(self, run_id: str) -> list[Prompt]:
         return [

@@ -84,10 +84,10 @@ def parse_servers(servers: Iterable[McpServer]) -> tuple[EditorServer, ...]:
     return tuple(found.values())
 
 
-def _free_name(title: str, taken: Iterable[str]) -> str:
+def _free_name(title: str, names: Iterable[str]) -> str:
     base = _UNUSABLE.sub("-", title.lower()).strip("-")[:_NAME_CHARS_MAX] or "server"
     number, name = 1, base
-    while name in taken:
+    while name in names:
         number += 1
         end = f"-{number}"
         name = f"{base[: _NAME_CHARS_MAX - len(end)]}{end}"
@@ -114,7 +114,7 @@ class SessionServers:
         self._send = send
         self._tell = tell
         self._session_id = session_id
-        self._wanted = {server.name: server for server in servers}
+        self._servers = {server.name: server for server in servers}
         self._states: dict[str, str] = {}
         self._news = trio.Event()
         self._is_decided = trio.Event()
@@ -122,9 +122,9 @@ class SessionServers:
         self._waits_skipped = 0
         self._awaited: set[str] = set()
         """Servers for whose connection a prompt waits, once: a server may never answer."""
-        self._untold: set[str] = set()
+        self._unreported: set[str] = set()
         """Servers whose failure has not been reported."""
-        if not self._wanted:
+        if not self._servers:
             self._is_decided.set()
 
     async def begin(self) -> None:
@@ -132,7 +132,7 @@ class SessionServers:
         the user leaves out or that cannot be added.
         """
         try:
-            for server in tuple(self._wanted.values()):
+            for server in tuple(self._servers.values()):
                 with suppress(ClientError):  # the daemon is gone; the next prompt tries again
                     await self._begin(server)
         finally:
@@ -142,7 +142,7 @@ class SessionServers:
         """Renew the servers regularly, so that they exist as long as the editor is connected."""
         while True:
             await trio.sleep(_RENEWAL_SECONDS)
-            for name, server in tuple(self._wanted.items()):
+            for name, server in tuple(self._servers.items()):
                 if self._is_decided.is_set() and self._states[name] != _REMOVED:
                     with suppress(ClientError):  # the daemon is gone; the next prompt adds them
                         await self._send("add_mcp", {**server.add, "if_approved": True})
@@ -159,14 +159,14 @@ class SessionServers:
             reason = ": ".join(part for part in (refused.message, refused.cause) if part)
         except (RpcError, msgspec.DecodeError) as error:
             reason = f"the editor could not ask: {error}"
-        del self._wanted[server.name]
+        del self._servers[server.name]
         await self._tell(f"The MCP server {server.title} is left out: {reason}.")
 
     async def _add_if_approved(self, server: EditorServer) -> bool:
         """Add a server if the user has approved it before; return whether it was added."""
         self._states[server.name] = _CONNECTING
         self._awaited.add(server.name)
-        self._untold.add(server.name)
+        self._unreported.add(server.name)
         try:
             await self._send("add_mcp", {**server.add, "if_approved": True})
         except Refused as refused:
@@ -190,14 +190,14 @@ class SessionServers:
     async def note(self, status: Payload) -> None:
         """Handle an ``mcp_server_status`` of the session; report an unreachable server to the user."""
         name, state = status["name"], status["state"]
-        if name not in self._wanted:
+        if name not in self._servers:
             return
         self._states[name] = state
         self._news.set()
         self._news = trio.Event()
-        if name in self._untold and status.get("error"):
-            self._untold.remove(name)
-            title = self._wanted[name].title
+        if name in self._unreported and status.get("error"):
+            self._unreported.remove(name)
+            title = self._servers[name].title
             await self._tell(f"The MCP server {title} does not work: {status['error']}.")
 
     async def ready(self) -> None:
@@ -206,17 +206,17 @@ class SessionServers:
         Raises:
             ClientError: the daemon is gone.
         """
-        if not self._wanted or self._waits_skipped:
+        if not self._servers or self._waits_skipped:
             return
         with trio.CancelScope() as self._waiting:
             await self._is_decided.wait()
             listed = (await self._send("list_mcp", {}))["servers"]
             states = {server["name"]: server["state"] for server in listed}
-            for name, server in tuple(self._wanted.items()):
+            for name, server in tuple(self._servers.items()):
                 if name in states:
                     self._states[name] = states[name]
                 elif self._states[name] == _REMOVED:  # by another client
-                    del self._wanted[name]
+                    del self._servers[name]
                 else:  # the daemon was started again
                     await self._begin(server)
             with trio.move_on_after(_READY_SECONDS):
@@ -226,7 +226,7 @@ class SessionServers:
 
     @property
     def _is_connecting(self) -> bool:
-        awaited = self._awaited & self._wanted.keys()
+        awaited = self._awaited & self._servers.keys()
         return any(self._states[name] == _CONNECTING for name in awaited)
 
     @contextmanager
@@ -242,7 +242,7 @@ class SessionServers:
     async def remove(self, but: Iterable[EditorServer] = ()) -> None:
         """Remove the servers from the session, except those in ``but``."""
         kept = {server.name for server in but}
-        for name in self._wanted.keys() - kept:
+        for name in self._servers.keys() - kept:
             with suppress(ClientError):  # the server or the daemon is gone already
                 await self._send("remove_mcp", {"name": name})
 

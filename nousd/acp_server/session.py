@@ -149,15 +149,17 @@ class OpenSession:
         async for entry in entries_of(self._daemon, self.id):
             for update in updates_of(entry, self._folder):
                 await self._send(update)
-            self._updates.told.add(entry["id"])
+            self._updates.replayed.add(entry["id"])
             if entry.get("role") == "tool":
-                self._updates.told.add(entry["tool_call_id"])
+                self._updates.replayed.add(entry["tool_call_id"])
                 open_calls.discard(entry["tool_call_id"])
             open_calls |= {call["tool_call_id"] for call in entry.get("tool_calls", ())}
         self._updates.begin_calls(open_calls)
-        being_said = self._state.get("open_message", {})
-        if being_said and being_said["message_id"] not in self._updates.told:
-            for update in self._updates.begin_message(being_said["message_id"], being_said["text"]):
+        open_message = self._state.get("open_message", {})
+        if open_message and open_message["message_id"] not in self._updates.replayed:
+            for update in self._updates.begin_message(
+                open_message["message_id"], open_message["text"]
+            ):
                 await self._send(update)
 
     def begin(self) -> None:
@@ -266,9 +268,9 @@ class OpenSession:
             prompt.settle("end_turn")
 
     async def _compact(self, instruction: str) -> None:
-        given = {"instruction": instruction} if instruction else {}
-        made = await self._ask("compact_session", given, seconds=math.inf)
-        await self._send(chunk("agent_message_chunk", made["summary"]))
+        arguments = {"instruction": instruction} if instruction else {}
+        compaction = await self._ask("compact_session", arguments, seconds=math.inf)
+        await self._send(chunk("agent_message_chunk", compaction["summary"]))
 
     async def _submit_text(self, command: str, payload: dict[str, Any]) -> dict[str, Any]:
         """Send an input with ``command``, or with the one that fits the state of the session."""
@@ -323,11 +325,11 @@ class OpenSession:
             await self._is_announced.wait()
             commands = {"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS}
             await self._send(commands)
-            wanted = Subscribe(
+            query = Subscribe(
                 after=self._state["cursor"], session_id=self.id, types=_TYPES, confirms=True
             )
             try:
-                following = self._daemon.follow(wanted, on_interruption=self._note_interruption)
+                following = self._daemon.follow(query, on_interruption=self._note_interruption)
                 async with following as events, trio.open_nursery() as tasks:
                     self._events = events
                     tasks.start_soon(self._revive)
@@ -403,9 +405,9 @@ class OpenSession:
         is_cut = "args_ref" in payload and payload["args_bytes"] <= _ARGS_BYTES_MAX
         if not is_cut or not is_changing(payload["tool_name"]):
             return payload
-        wanted = {"artifact_id": payload["args_ref"], "length": _ARGS_BYTES_MAX}
+        query = {"artifact_id": payload["args_ref"], "length": _ARGS_BYTES_MAX}
         with suppress(ClientError):  # deleted meanwhile
-            data = (await self._daemon.request("get_artifact", wanted)).payload["data"]
+            data = (await self._daemon.request("get_artifact", query)).payload["data"]
             return {**payload, "args": decode_json(convert(data, bytes))}
         return payload
 

@@ -18,20 +18,20 @@ async def entries_of(daemon: Client, session_id: str) -> AsyncIterator[Payload]:
     Raises:
         ClientError: as ``Client.request``.
     """
-    wanted: dict[str, Any] = {"session_id": session_id}
-    page = (await daemon.request("get_messages", wanted)).payload
+    query: dict[str, Any] = {"session_id": session_id}
+    page = (await daemon.request("get_messages", query)).payload
     if page.get("leaf_id"):
-        wanted["leaf_id"] = page["leaf_id"]
+        query["leaf_id"] = page["leaf_id"]
     # Pages come newest first: remember where each begins, and read them again in reverse order.
     starts: list[str] = []
     while page["has_more"]:
         starts.append(page["before"])
-        page = (await daemon.request("get_messages", {**wanted, "before": starts[-1]})).payload
+        page = (await daemon.request("get_messages", {**query, "before": starts[-1]})).payload
     for entry in page["messages"]:
         yield entry
     for before in (*reversed(starts[:-1]), None) if starts else ():
         named = {} if before is None else {"before": before}
-        page = (await daemon.request("get_messages", {**wanted, **named})).payload
+        page = (await daemon.request("get_messages", {**query, **named})).payload
         for entry in page["messages"]:
             yield entry
 

@@ -104,7 +104,7 @@ class Updates:
         self._calls: dict[str, _OpenCall] = {}
         self._begun = ""
         """The id of the message whose end need not repeat the text."""
-        self.told: set[str] = set()
+        self.replayed: set[str] = set()
         """Ids of the messages and tool calls that were sent with the transcript."""
 
     @property
@@ -130,7 +130,10 @@ class Updates:
 
     def take(self, type_: str, payload: Payload) -> list[Update]:
         """Return the updates for an event of the session."""
-        if payload.get("message_id") in self.told or payload.get("tool_call_id") in self.told:
+        if (
+            payload.get("message_id") in self.replayed
+            or payload.get("tool_call_id") in self.replayed
+        ):
             return []
         if type_.startswith("tool_"):
             return self._of_tool(type_, payload)
@@ -217,8 +220,8 @@ def build_call_end(id: str, tool_name: str, result: str, *, is_error: bool) -> U
     """Return the update that ends a call. A diff of the call stays visible."""
     status = "failed" if is_error else "completed"
     is_shown = is_changing(tool_name) and not is_error
-    said = {} if is_shown else {"content": text_content(result)}
-    return _of_call(id, status=status, **said)
+    content = {} if is_shown else {"content": text_content(result)}
+    return _of_call(id, status=status, **content)
 
 
 def _of_call(id: str, **keys: Any) -> Update:

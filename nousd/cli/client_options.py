@@ -36,9 +36,9 @@ class Options(NamedTuple):
         """Return a connection for commands. Raises as ``Connection`` when it is entered."""
         return Connection(self.socket_path, timeout_seconds=self.answer_seconds)
 
-    def subscribe(self, wanted: Mapping[str, Any]) -> Subscription:
-        """Return a subscription to the ``wanted`` events, given as the payload of ``subscribe``."""
-        return Subscription(self.socket_path, wanted, timeout_seconds=self.answer_seconds)
+    def subscribe(self, query: Mapping[str, Any]) -> Subscription:
+        """Return a subscription to the events of ``query``, the payload of a ``subscribe``."""
+        return Subscription(self.socket_path, query, timeout_seconds=self.answer_seconds)
 
 
 def print_answer(options: Options, answer: Answer) -> int:

@@ -126,8 +126,8 @@ def _label(row: Row) -> str:
 def session_here(daemon: Connection) -> str | None:
     """Return the id of the newest session of the current folder, else of its nearest parent; or None."""
     for folder in folders_of(current_folder(), _home(), lambda path: (path / ".git").exists()):
-        wanted = {"workspace": str(folder), "archived": False, "limit": 1}
-        rows = daemon.request("list_sessions", wanted).payload.get("sessions", ())
+        query = {"workspace": str(folder), "archived": False, "limit": 1}
+        rows = daemon.request("list_sessions", query).payload.get("sessions", ())
         if rows:
             return str(rows[0]["session_id"])
     return None

@@ -128,8 +128,8 @@ def wait_until_ready(
             # address in use.
             if is_hopeless or time.monotonic() > deadline:
                 output.seek(since)
-                said = _without_log(output.read().decode(errors="replace").strip())
-                raise DaemonNotStarted(f"the daemon did not start: {said}") from None
+                message = _without_log(output.read().decode(errors="replace").strip())
+                raise DaemonNotStarted(f"the daemon did not start: {message}") from None
         time.sleep(_RETRY_SECONDS)
 
 

@@ -55,9 +55,9 @@ def systemctl(*words: str) -> None:
     """Run ``systemctl --user``. Raise ServiceFailed with its message if it fails."""
     done = _run(*words)
     if done.returncode != 0:
-        said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        reason = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise ServiceFailed(
-            f"systemctl --user {' '.join(words)} failed: {said}; without systemd start the daemon with"
+            f"systemctl --user {' '.join(words)} failed: {reason}; without systemd start the daemon with"
             " nousd serve"
         )
 

@@ -11,19 +11,19 @@ from nousd.errors import ConfigError
 from nousd.runtime_paths.locations import is_utf8
 
 
-def decide(info: SettingInfo, given: RawValue) -> Any:
+def decide(info: SettingInfo, raw: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:
         ConfigError: it has the wrong type, is out of bounds, or does not fit this machine.
     """
-    value = read_value(info, given)
+    value = read_value(info, raw)
     try:
         fault = _CHECKS.get(info.name, _accept)(value)
     except OSError as error:
         fault = f"{error.filename}: {error.strerror}"
     if fault:
-        raise ConfigError(f"{info.name}: {fault} ({given.origin})")
+        raise ConfigError(f"{info.name}: {fault} ({raw.origin})")
     return value
 
 

@@ -43,16 +43,16 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
     Raises:
         ConfigError: the file does not exist, cannot be read, is too long, or is not TOML.
     """
-    given = _find(chosen, environ, here)
-    path = read_value(SettingInfo("config", Path, Meta()), given)
+    raw_path = _find(chosen, environ, here)
+    path = read_value(SettingInfo("config", Path, Meta()), raw_path)
     try:
         with path.open("rb") as file:
             text = file.read(CONFIG_FILE_BYTES_MAX + 1)
             exposure = _exposure(path, os.fstat(file.fileno()))
     except FileNotFoundError:
-        if given.origin == "default":
-            return ConfigFile(None, given.origin, {})
-        raise ConfigError(f"config: there is no file {path} ({given.origin})") from None
+        if raw_path.origin == "default":
+            return ConfigFile(None, raw_path.origin, {})
+        raise ConfigError(f"config: there is no file {path} ({raw_path.origin})") from None
     except OSError as error:
         raise ConfigError(f"config: file {path} cannot be read: {error.strerror}") from None
     if len(text) > CONFIG_FILE_BYTES_MAX:
@@ -60,7 +60,7 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
     import tomllib
 
     try:
-        return ConfigFile(path, given.origin, tomllib.loads(text.decode()), exposure)
+        return ConfigFile(path, raw_path.origin, tomllib.loads(text.decode()), exposure)
     except UnicodeDecodeError:
         raise ConfigError(f"config: file {path} is not UTF-8") from None
     except (ValueError, RecursionError) as error:

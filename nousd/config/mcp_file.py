@@ -108,11 +108,11 @@ def _server(file: ConfigFile, name: str, value: Any) -> ConfiguredMcpServer:
         key: open_table(file, f"mcp.{name}.{key}", table.content.get(key, {}), MCP_VALUES_MAX)
         for key in _INNER
     }
-    said = _read_outer(table)
+    server = _read_outer(table)
     return ConfiguredMcpServer(
         name,
-        said,
-        None if said.classes is None else _parse_classes(table, said.classes),
+        server,
+        None if server.classes is None else _parse_classes(table, server.classes),
         _read_secrets(inner["env"], _VARIABLE_NAME),
         _read_secrets(inner["headers"], _HEADER_NAME, all_are_keys=True),
         _read_tool_classes(inner["tool_classes"]),
@@ -124,19 +124,19 @@ _INNER: Final = ("env", "headers", "tool_classes")
 
 
 def _read_outer(table: Table) -> McpTable:
-    said = read_struct(table, McpTable, beside=_INNER)
-    if said.url is not None and (
-        not said.url.startswith(("http://", "https://")) or "@" in said.url
+    server = read_struct(table, McpTable, beside=_INNER)
+    if server.url is not None and (
+        not server.url.startswith(("http://", "https://")) or "@" in server.url
     ):
         # The error does not repeat the URL, because a part of it may be a secret.
         raise ConfigError(
             f"url must be one of http or https without a name or password in it ({table.origin})"
         )
-    if (said.command is None) == (said.url is None):
+    if (server.command is None) == (server.url is None):
         raise ConfigError(
             f"{table.where} needs a command or a url, and not both (file {table.file.path})"
         )
-    return said
+    return server
 
 
 def _read_secrets(table: Table, names: str, *, all_are_keys: bool = False) -> dict[str, Secret]:
@@ -165,11 +165,11 @@ def _read_tool_classes(table: Table) -> dict[str, tuple[ToolClass, ...]]:
     }
 
 
-def _parse_classes(table: Table, said: tuple[str, ...]) -> tuple[ToolClass, ...]:
-    for word in said:
+def _parse_classes(table: Table, words: tuple[str, ...]) -> tuple[ToolClass, ...]:
+    for word in words:
         if word not in TOOL_CLASSES:
             raise ConfigError(
                 f"{table.where} names the class {word[:100]!r}; there are {', '.join(TOOL_CLASSES)} "
                 f"(file {table.file.path})"
             )
-    return cast("tuple[ToolClass, ...]", said)
+    return cast("tuple[ToolClass, ...]", words)

@@ -154,11 +154,11 @@ def _choose(
     return chosen
 
 
-def _check_known(given: RawValue, known: set[str]) -> None:
-    if given.value not in known:
+def _check_known(raw: RawValue, known: set[str]) -> None:
+    if raw.value not in known:
         raise ConfigError(
-            f"provider must be {' or '.join(sorted(known))}, not {given.value[:100]!r}; "
-            f"the nearest is {nearest(given.value, known)} ({given.origin})"
+            f"provider must be {' or '.join(sorted(known))}, not {raw.value[:100]!r}; "
+            f"the nearest is {nearest(raw.value, known)} ({raw.origin})"
         )
 
 
@@ -207,14 +207,14 @@ class _NamedModel(NamedTuple):
 
 
 def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> _NamedModel | None:
-    given = place.get("model")
-    if given is None:
+    raw = place.get("model")
+    if raw is None:
         return None
-    name = aliases.get(given.value, given.value)
+    name = aliases.get(raw.value, raw.value)
     provider, _, model = name.partition("/")
     if provider in names and model:
-        return _NamedModel(provider, model, name, given.origin)
-    return _NamedModel(None, name, name, given.origin)
+        return _NamedModel(provider, model, name, raw.origin)
+    return _NamedModel(None, name, name, raw.origin)
 
 
 # --- configured providers --------------------------------------------------------------------
@@ -282,6 +282,6 @@ def _provider(
     )
 
 
-def _with(provider: ConfiguredProvider, **said: Any) -> ConfiguredProvider:
-    known = {key: value for key, value in said.items() if value is not None}
+def _with(provider: ConfiguredProvider, **keys: Any) -> ConfiguredProvider:
+    known = {key: value for key, value in keys.items() if value is not None}
     return msgspec.structs.replace(provider, **known)

@@ -82,11 +82,9 @@ def resolve(
     here = _current_folder()
     file = read_config_file(config_path, environ, here)
     places = (_from_file(file), _from_environment(environ, here), _from_flags(flags, here))
-    given = {name: item for place in places for name, item in place.items()}
-    values: dict[str, Any] = {
-        name: decide(ALL_SETTINGS[name], item) for name, item in given.items()
-    }
-    origins = {name: given[name].origin if name in given else "default" for name in ALL_SETTINGS}
+    raws = {name: item for place in places for name, item in place.items()}
+    values: dict[str, Any] = {name: decide(ALL_SETTINGS[name], item) for name, item in raws.items()}
+    origins = {name: raws[name].origin if name in raws else "default" for name in ALL_SETTINGS}
     values["config_file"], origins["config_file"] = file.path, file.origin
     of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
     values["mcp"] = read_mcp_file(file)
@@ -156,8 +154,8 @@ def resolve_one(name: str, environ: Mapping[str, str]) -> Any:
     """
     here = _current_folder()
     places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
-    given = {name: item for place in places for name, item in place.items()}.get(name)
-    return None if given is None else decide(ALL_SETTINGS[name], given)
+    raw = {name: item for place in places for name, item in place.items()}.get(name)
+    return None if raw is None else decide(ALL_SETTINGS[name], raw)
 
 
 # --- sources ---------------------------------------------------------------------------------
@@ -171,7 +169,7 @@ def _current_folder() -> Path:
 
 
 def _from_file(file: ConfigFile) -> dict[str, RawValue]:
-    given = {}
+    raws = {}
     for key, value in file.table.items():
         if key in FILE_TABLES:
             continue
@@ -186,25 +184,25 @@ def _from_file(file: ConfigFile) -> dict[str, RawValue]:
                 f"unknown setting {key!r} in file {file.path}; the nearest is {nearest(key, known)}"
             )
         assert file.path is not None, "a file that is not there says nothing"
-        given[key] = RawValue(value, f"file {file.path}", file.path.parent)
-    return given
+        raws[key] = RawValue(value, f"file {file.path}", file.path.parent)
+    return raws
 
 
 def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
-    given = {}
+    raws = {}
     stale = _tandem_stale(environ).seconds
     if stale is not None:
-        given[_STALE] = RawValue(str(stale), f"environment {_TANDEM_STALE}", here)
-    return {**given, **_own_environment(environ, here)}
+        raws[_STALE] = RawValue(str(stale), f"environment {_TANDEM_STALE}", here)
+    return {**raws, **_own_environment(environ, here)}
 
 
 def _own_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
-    given = {}
+    raws = {}
     for name in SETTINGS:
         variable = variable_of(name)
         if text := environ.get(variable):
-            given[name] = RawValue(text, f"environment {variable}", here)
-    return given
+            raws[name] = RawValue(text, f"environment {variable}", here)
+    return raws
 
 
 def _find_misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
@@ -216,8 +214,8 @@ def _find_misspelt_variables(environ: Mapping[str, str]) -> Iterator[str]:
         if variable.startswith("NOUSD_") and variable not in known:
             import difflib
 
-            for meant in difflib.get_close_matches(variable, known, n=1, cutoff=_LIKENESS_MIN):
-                yield f"environment {variable} is ignored: the setting is {meant}"
+            for similar in difflib.get_close_matches(variable, known, n=1, cutoff=_LIKENESS_MIN):
+                yield f"environment {variable} is ignored: the setting is {similar}"
 
 
 class _TandemStale(NamedTuple):
@@ -238,14 +236,14 @@ def _tandem_stale(environ: Mapping[str, str]) -> _TandemStale:
         return _TandemStale()
     shown = f"environment {_TANDEM_STALE} is {text[:_SHOWN_CHARS]!r}"
     try:
-        given = read_duration(text, "ms")
+        milliseconds = read_duration(text, "ms")
     except ValueError:
-        given = nan
-    if isnan(given):
+        milliseconds = nan
+    if isnan(milliseconds):
         return _TandemStale(None, f"{shown}, no number of milliseconds: it is ignored")
     bounds = SETTINGS[_STALE].meta
-    used = min(max(given, float(bounds.ge or 0) * 1000), float(bounds.le or 0) * 1000)
-    is_same = given == used
+    used = min(max(milliseconds, float(bounds.ge or 0) * 1000), float(bounds.le or 0) * 1000)
+    is_same = milliseconds == used
     words = None if is_same else f"{shown}: {used:.0f} is used, the nearest allowed value"
     return _TandemStale(used / 1000, words)
 

@@ -87,14 +87,14 @@ def read_runtimes_file(
         ConfigError: one line with the file, the table, the key and its valid values.
     """
     tables = open_table(file, "runtimes", file.table.get("runtimes", {}), _RUNTIMES_MAX)
-    said = [_runtime(file, name, value, kinds) for name, value in tables.content.items()]
-    names = {each.name for each in said}
+    configured = [_runtime(file, name, value, kinds) for name, value in tables.content.items()]
+    names = {each.name for each in configured}
     usual = [
         ConfiguredRuntime(kind, kind, command)
         for kind, command in _THERE_ANYWAY.items()
         if kind in kinds and kind not in names
     ]
-    return (*said, *usual)
+    return (*configured, *usual)
 
 
 def _runtime(
@@ -106,43 +106,43 @@ def _runtime(
             f"dashes, and not {_NATIVE} (file {file.path})"
         )
     table = open_table(file, f"runtimes.{name}", value)
-    said = read_struct(table, RuntimeTable)
+    runtime = read_struct(table, RuntimeTable)
     where = f"(file {file.path})"
-    if said.kind not in kinds:
+    if runtime.kind not in kinds:
         there = ", ".join(sorted(kinds)) or "none in this version"
         raise ConfigError(
-            f"{table.where} has the kind {said.kind[:100]!r}; there are {there} {where}"
+            f"{table.where} has the kind {runtime.kind[:100]!r}; there are {there} {where}"
         )
-    if not said.command:
+    if not runtime.command:
         raise ConfigError(f"{table.where} needs a command {where}")
-    for variable in said.env:
+    for variable in runtime.env:
         if not re.fullmatch(_VARIABLE_NAME, variable):
             raise ConfigError(
                 f"{table.where}: env has names of variables, not {variable[:100]!r} {where}"
             )
-    possible = kinds[said.kind]
-    if said.runtime_tools not in possible:
+    possible = kinds[runtime.kind]
+    if runtime.runtime_tools not in possible:
         raise ConfigError(
-            f"{table.where}: runtime_tools of the kind {said.kind} can be {', '.join(possible)}, not"
-            f" {said.runtime_tools} {where}"
+            f"{table.where}: runtime_tools of the kind {runtime.kind} can be {', '.join(possible)}, not"
+            f" {runtime.runtime_tools} {where}"
         )
-    fault = _fault_of_mode(said)
+    fault = _fault_of_mode(runtime)
     if fault:
-        raise ConfigError(f"{table.where}: mode = {said.mode} is not possible: {fault} {where}")
-    return ConfiguredRuntime(name, **msgspec.structs.asdict(said))
+        raise ConfigError(f"{table.where}: mode = {runtime.mode} is not possible: {fault} {where}")
+    return ConfiguredRuntime(name, **msgspec.structs.asdict(runtime))
 
 
-def _fault_of_mode(said: RuntimeTable) -> str:
+def _fault_of_mode(runtime: RuntimeTable) -> str:
     """Return why a program cannot be used in its mode; "" if it can."""
-    if said.mode == "in_process":
+    if runtime.mode == "in_process":
         return (
             "code of the program inside of the daemon could read the keys of every namespace, and its"
             " log-in, read once, would serve all of them"
         )
-    if said.mode == "subprocess":
+    if runtime.mode == "subprocess":
         return ""
-    if said.kind not in _OVER_ITS_OWN_STREAM:
-        return f"a program of the kind {said.kind} needs sockets and files of this machine"
-    if said.runtime_tools != "off":
+    if runtime.kind not in _OVER_ITS_OWN_STREAM:
+        return f"a program of the kind {runtime.kind} needs sockets and files of this machine"
+    if runtime.runtime_tools != "off":
         return "tools of its own would act on the server's files, which no rule here knows"
     return ""

@@ -84,5 +84,5 @@ def read_struct(table: Table, struct: type[T], *, beside: Collection[str] = ()) 
     """
     infos = {info.name: info for info in describe(struct)}
     table.refuse_unknown({*infos, *beside})
-    given = {key: value for key, value in table.content.items() if key in infos}
-    return struct(**{key: table.read(infos[key], value) for key, value in given.items()})
+    values = {key: value for key, value in table.content.items() if key in infos}
+    return struct(**{key: table.read(infos[key], value) for key, value in values.items()})

@@ -94,14 +94,14 @@ def describe(
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the known name that is most similar to ``name``; ``known`` must not be empty."""
-    wanted = name.replace("-", "_").lower()
+    spelling = name.replace("-", "_").lower()
     spelled = {other.replace("-", "_"): other for other in known}
     import difflib
 
-    return spelled[difflib.get_close_matches(wanted, spelled, n=1, cutoff=0.0)[0]]
+    return spelled[difflib.get_close_matches(spelling, spelled, n=1, cutoff=0.0)[0]]
 
 
-def read_value(info: SettingInfo, given: RawValue) -> Any:
+def read_value(info: SettingInfo, raw: RawValue) -> Any:
     """Return the value of a setting.
 
     Raises:
@@ -109,11 +109,11 @@ def read_value(info: SettingInfo, given: RawValue) -> Any:
     """
     read = _reader_of(info)
     try:
-        value = read(given)
+        value = read(raw)
     except (ValueError, TypeError, OverflowError, RuntimeError):
-        raise _unfit(info, given) from None
+        raise _unfit(info, raw) from None
     if not _within_bounds(value, info.meta) or (info.words and value not in info.words):
-        raise _unfit(info, given)
+        raise _unfit(info, raw)
     return value
 
 
@@ -134,14 +134,14 @@ def _within_bounds(value: Any, meta: Meta) -> bool:
     )
 
 
-def _unfit(info: SettingInfo, given: RawValue) -> ConfigError:
-    wanted = f"{info.name} must be {_describe_expected(info)}"
+def _unfit(info: SettingInfo, raw: RawValue) -> ConfigError:
+    expectation = f"{info.name} must be {_describe_expected(info)}"
     if not info.words and not _KINDS[info.type].is_shown:
-        return ConfigError(f"{wanted} ({given.origin})")
-    shown = str(given.value)
+        return ConfigError(f"{expectation} ({raw.origin})")
+    shown = str(raw.value)
     if len(shown) > _SHOWN_CHARS_MAX:
         shown = shown[:_SHOWN_CHARS_MAX] + "..."
-    return ConfigError(f"{wanted}, not {shown!r} ({given.origin})")
+    return ConfigError(f"{expectation}, not {shown!r} ({raw.origin})")
 
 
 def _describe_expected(info: SettingInfo) -> str:
@@ -169,31 +169,31 @@ _YES: Final = frozenset({"1", "true", "yes", "on"})
 _NO: Final = frozenset({"0", "false", "no", "off"})
 
 
-def _read_word(given: RawValue) -> str:
-    if not isinstance(given.value, str) or not given.value.strip():
+def _read_word(raw: RawValue) -> str:
+    if not isinstance(raw.value, str) or not raw.value.strip():
         raise ValueError
-    return given.value
+    return raw.value
 
 
-def _read_secret(given: RawValue) -> Secret:
-    return Secret(_read_word(given).strip())
+def _read_secret(raw: RawValue) -> Secret:
+    return Secret(_read_word(raw).strip())
 
 
-def _read_words(given: RawValue) -> tuple[str, ...]:
-    if not isinstance(given.value, list):
+def _read_words(raw: RawValue) -> tuple[str, ...]:
+    if not isinstance(raw.value, list):
         raise TypeError
-    return tuple(_read_word(given._replace(value=item)) for item in given.value)
+    return tuple(_read_word(raw._replace(value=item)) for item in raw.value)
 
 
-def _read_names(given: RawValue) -> tuple[Name, ...]:
-    items = given.value.split(",") if isinstance(given.value, str) else given.value
-    return tuple(Name(word.strip()) for word in _read_words(given._replace(value=items)))
+def _read_names(raw: RawValue) -> tuple[Name, ...]:
+    items = raw.value.split(",") if isinstance(raw.value, str) else raw.value
+    return tuple(Name(word.strip()) for word in _read_words(raw._replace(value=items)))
 
 
-def _read_patterns(given: RawValue) -> tuple[Regex, ...]:
+def _read_patterns(raw: RawValue) -> tuple[Regex, ...]:
     """Read a list of patterns. One text is one pattern, because any character can be a part of it."""
-    items = [given.value] if isinstance(given.value, str) else given.value
-    words = _read_words(given._replace(value=items))
+    items = [raw.value] if isinstance(raw.value, str) else raw.value
+    words = _read_words(raw._replace(value=items))
     for word in words:
         _check_pattern(word)
     return tuple(map(Regex, words))
@@ -206,46 +206,46 @@ def _check_pattern(text: str) -> None:
         raise ValueError from error
 
 
-def _read_path(given: RawValue) -> Path:
-    if not isinstance(given.value, str | Path) or not str(given.value) or "\0" in str(given.value):
+def _read_path(raw: RawValue) -> Path:
+    if not isinstance(raw.value, str | Path) or not str(raw.value) or "\0" in str(raw.value):
         raise ValueError
-    return given.folder / Path(given.value).expanduser()
+    return raw.folder / Path(raw.value).expanduser()
 
 
-def _read_path_or_none(given: RawValue) -> Path | Literal["none"]:
-    return "none" if given.value in {"", "none"} else _read_path(given)
+def _read_path_or_none(raw: RawValue) -> Path | Literal["none"]:
+    return "none" if raw.value in {"", "none"} else _read_path(raw)
 
 
-def _read_paths(given: RawValue) -> tuple[Path, ...]:
-    items = given.value.split(os.pathsep) if isinstance(given.value, str) else given.value
-    return tuple(_read_path(given._replace(value=item)) for item in items)
+def _read_paths(raw: RawValue) -> tuple[Path, ...]:
+    items = raw.value.split(os.pathsep) if isinstance(raw.value, str) else raw.value
+    return tuple(_read_path(raw._replace(value=item)) for item in items)
 
 
-def _read_bool(given: RawValue) -> bool:
-    word = str(given.value).lower()
-    if not isinstance(given.value, bool | str) or word not in _YES | _NO:
+def _read_bool(raw: RawValue) -> bool:
+    word = str(raw.value).lower()
+    if not isinstance(raw.value, bool | str) or word not in _YES | _NO:
         raise ValueError
     return word in _YES
 
 
-def _read_int(given: RawValue) -> int:
-    if not isinstance(given.value, int | str) or isinstance(given.value, bool):
+def _read_int(raw: RawValue) -> int:
+    if not isinstance(raw.value, int | str) or isinstance(raw.value, bool):
         raise ValueError
-    return int(given.value)
+    return int(raw.value)
 
 
-def _read_float(given: RawValue) -> float:
-    if not isinstance(given.value, int | float | str) or isinstance(given.value, bool):
+def _read_float(raw: RawValue) -> float:
+    if not isinstance(raw.value, int | float | str) or isinstance(raw.value, bool):
         raise ValueError
-    return float(given.value)
+    return float(raw.value)
 
 
-def _read_duration(info: SettingInfo, given: RawValue) -> Any:
-    if not isinstance(given.value, str):
-        return _KINDS[info.type].read(given)
+def _read_duration(info: SettingInfo, raw: RawValue) -> Any:
+    if not isinstance(raw.value, str):
+        return _KINDS[info.type].read(raw)
     if info.type is int:
-        return durations.read_whole_duration(given.value, info.unit)
-    return durations.read_duration(given.value, info.unit)
+        return durations.read_whole_duration(raw.value, info.unit)
+    return durations.read_duration(raw.value, info.unit)
 
 
 _KINDS: Final[dict[Any, _Kind]] = {

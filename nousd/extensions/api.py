@@ -160,9 +160,11 @@ class ExtensionApi:
             raise ConfigError(f"extension {self._extension}: command {name} exists already")
 
         async def run(payload: Any) -> Any:
-            given = dict(payload) if isinstance(payload, Mapping) else {}
+            arguments = dict(payload) if isinstance(payload, Mapping) else {}
             try:
-                result = await self._caller.call(handler, given, timeout_seconds=timeout_seconds)
+                result = await self._caller.call(
+                    handler, arguments, timeout_seconds=timeout_seconds
+                )
                 return _plain(result)
             except ExtensionError as error:
                 cause = f"{self._extension}: {error}"
@@ -239,10 +241,10 @@ def _access(
     """Return the footprint of a call as its extension declares it; nothing enforces it."""
     if path_argument is None:
         return Access(classes=classes)
-    given = (
+    argument = (
         args.get(path_argument) if isinstance(args, dict) else getattr(args, path_argument, None)
     )
-    path = str(given or ".")
+    path = str(argument or ".")
     return access_to(classes, (path,), context, is_inside=leads_inside(path, context))
 
 

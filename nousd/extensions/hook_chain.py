@@ -153,20 +153,20 @@ class Hooks:
         """Return the time limit of all handlers of a hook together."""
         return sum(hook.timeout_seconds for hook in self._of(name))
 
-    async def input(self, given: InputGiven) -> InputOutcome:
+    async def input(self, text_input: InputGiven) -> InputOutcome:
         """Call the input hooks for a text; the first that handles it ends the chain."""
         failures: list[Failure] = []
         changed_by: list[str] = []
         for hook in self._of("input"):
-            match await self._ask_hook(hook, given, failures):
+            match await self._ask_hook(hook, text_input, failures):
                 case ChangeInput(text):
-                    given = msgspec.structs.replace(given, text=text)
+                    text_input = msgspec.structs.replace(text_input, text=text)
                     changed_by.append(hook.extension)
                 case HandleInput(reply):
                     return InputOutcome(
-                        given.text, tuple(changed_by), hook.extension, reply, tuple(failures)
+                        text_input.text, tuple(changed_by), hook.extension, reply, tuple(failures)
                     )
-        return InputOutcome(given.text, tuple(changed_by), failures=tuple(failures))
+        return InputOutcome(text_input.text, tuple(changed_by), failures=tuple(failures))
 
     async def before_run(self, beginning: RunBeginning) -> RunOutcome:
         """Call the ``before_run`` hooks; return their additions to the run's system prompt."""
@@ -263,9 +263,9 @@ class Hooks:
             return None
 
     def _without_secrets(self, answer: Answer | None) -> Answer | None:
-        told = msgspec.to_builtins(answer)
-        redacted = self._secrets.redact_output_json(told)
-        return answer if redacted == told else convert(redacted, type(answer))
+        encoded = msgspec.to_builtins(answer)
+        redacted = self._secrets.redact_output_json(encoded)
+        return answer if redacted == encoded else convert(redacted, type(answer))
 
 
 def _failure(hook: Hook, error: ExtensionError) -> Failure:

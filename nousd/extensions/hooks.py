@@ -278,8 +278,8 @@ def validate_answer(name: HookName, answer: object) -> Answer | None:
         return None
     kinds = HOOKS[name].answers
     if not isinstance(answer, kinds):
-        wanted = " or ".join(["None", *(kind.__name__ for kind in kinds)])
-        raise ExtensionError(f"returned {type(answer).__name__}; it must be {wanted}")
+        expected = " or ".join(["None", *(kind.__name__ for kind in kinds)])
+        raise ExtensionError(f"returned {type(answer).__name__}; it must be {expected}")
     try:
         encoded = msgspec.json.encode(answer)
         if is_nested_too_deep(encoded):

@@ -48,15 +48,15 @@ class CallSession:
     """
 
     def __init__(self, session_id: str | None = None, workspace: str | None = None) -> None:
-        self._given = session_id
+        self._given_id = session_id
         self._workspace = workspace
-        self._made: str | None = None
-        self._making = anyio.Lock()
+        self._created_id: str | None = None
+        self._creating = anyio.Lock()
 
     @property
     def known(self) -> str | None:
         """The id of the session; None if it has not been created yet."""
-        return self._given or self._made
+        return self._given_id or self._created_id
 
     async def state(self, daemon: Connection) -> dict[str, Any]:
         """Return the state of the session; create it if necessary, also if it was deleted meanwhile.
@@ -64,28 +64,28 @@ class CallSession:
         Raises:
             ClientError: the daemon disconnected, or the given session does not exist.
         """
-        async with self._making:
+        async with self._creating:
             state = None if self.known is None else await self.of_known(daemon, "get_state")
             if state is None:
                 # The active session belongs to other clients.
-                wanted: dict[str, Any] = {"name": _SESSION_NAME, "source": _SOURCE}
-                wanted |= {"activate": False, "workspace": self._workspace}
-                made = await daemon.request("new_session", wanted)
-                self._made = made.payload["session_id"]
+                settings: dict[str, Any] = {"name": _SESSION_NAME, "source": _SOURCE}
+                settings |= {"activate": False, "workspace": self._workspace}
+                created = await daemon.request("new_session", settings)
+                self._created_id = created.payload["session_id"]
                 state = await self.of_known(daemon, "get_state")
                 assert state is not None
         return state
 
     async def of_known(
-        self, daemon: Connection, command: str, **wanted: str
+        self, daemon: Connection, command: str, **keys: str
     ) -> dict[str, Any] | None:
         """Return the response to a command about the session; None if the session was created here and
         has been deleted.
         """
         try:
-            return (await daemon.request(command, {"session_id": self.known, **wanted})).payload
+            return (await daemon.request(command, {"session_id": self.known, **keys})).payload
         except Refused as refused:
-            if self._given is not None or refused.code != "session_not_found":
+            if self._given_id is not None or refused.code != "session_not_found":
                 raise
             return None
 
@@ -122,11 +122,11 @@ class DaemonTools:
                 tools += page["tools"]
         return [tool for tool in tools if self._is_offered(tool)]
 
-    async def _page(self, daemon: Connection, **wanted: str) -> dict[str, Any]:
+    async def _page(self, daemon: Connection, **keys: str) -> dict[str, Any]:
         page = None
         if self._session.known is not None:
-            page = await self._session.of_known(daemon, "list_tools", **wanted)
-        return (await daemon.request("list_tools", wanted)).payload if page is None else page
+            page = await self._session.of_known(daemon, "list_tools", **keys)
+        return (await daemon.request("list_tools", keys)).payload if page is None else page
 
     def _is_offered(self, tool: Mapping[str, Any]) -> bool:
         if self._names is not None:
@@ -159,8 +159,8 @@ class DaemonTools:
 
     async def _follow(self, call_id: str, after: str, show: Show) -> None:
         """Pass the call's output to ``show``, and return once the call has ended."""
-        wanted = Subscribe(after=after, run_id=call_id, types=_EVENTS)
-        async with subscribe(self._daemon, wanted) as events:
+        query = Subscribe(after=after, run_id=call_id, types=_EVENTS)
+        async with subscribe(self._daemon, query) as events:
             async for event in events:
                 if event.type != "tool_call_output":
                     return
@@ -177,8 +177,8 @@ async def _end(daemon: Connection, call_id: str) -> CallEnd:
     call = (await daemon.request("get_tool_call", {"tool_call_id": call_id})).payload["call"]
     if call["executed"]:
         return CallEnd(await _text(daemon, call), is_error=bool(call.get("is_error")))
-    wanted = {"session_id": call["session_id"]}
-    mode = (await daemon.request("list_permissions", wanted)).payload["mode"]
+    query = {"session_id": call["session_id"]}
+    mode = (await daemon.request("list_permissions", query)).payload["mode"]
     policy = {"permission_mode": mode, "sources": call.get("sources", [])}
     reason = call.get("decision", {}).get("reason", "the call was stopped before it began")
     return CallEnd(reason, is_error=True, policy=policy)
@@ -190,6 +190,6 @@ async def _text(daemon: Connection, call: Mapping[str, Any]) -> str:
     if "text_ref" not in call:
         return text
     with suppress(Refused):  # deleted meanwhile
-        wanted = {"artifact_id": call["text_ref"]}
-        return b64decode((await daemon.request("get_artifact", wanted)).payload["data"]).decode()
+        query = {"artifact_id": call["text_ref"]}
+        return b64decode((await daemon.request("get_artifact", query)).payload["data"]).decode()
     return text

@@ -111,18 +111,18 @@ class SecretStream(Generic[AnyStr]):
 
     def _without(self, data: AnyStr, safe: int) -> AnyStr:
         """Replace the secrets that begin before ``safe``; a later one may still become a longer one."""
-        told = []
+        pieces = []
         done = 0
         for found in self._known.pattern.finditer(data):
             if found.start() >= safe:
                 break
-            told += [data[done : found.start()], self._mark]
+            pieces += [data[done : found.start()], self._mark]
             done = found.end()
             if done > safe:
                 safe = len(data) - self._known.measure_partial(data[done:])
-        told.append(data[done:safe])
+        pieces.append(data[done:safe])
         self._waiting = data[safe:]
-        return data[:0].join(told)
+        return data[:0].join(pieces)
 
     def finish(self) -> AnyStr:
         """Return the data that was held back, at the end of the stream. A complete secret in it is

@@ -57,15 +57,15 @@ class Arguments(msgspec.Struct, frozen=True):
     struct: type[msgspec.Struct] | None = None
     aliases: Mapping[str, str] = {}
 
-    def validate(self, tool: str, given: object) -> Any:
+    def validate(self, tool: str, arguments: object) -> Any:
         """Return the validated arguments as a struct (or dict).
 
         Raises:
             ToolArgumentsInvalid: ``validation_failed: <tool>.<field> <fault>``.
         """
-        if not isinstance(given, Mapping):
+        if not isinstance(arguments, Mapping):
             raise ToolArgumentsInvalid(f"validation_failed: {tool} takes an object of arguments")
-        values = self._with_own_names(given)
+        values = self._with_own_names(arguments)
         required = self.schema.get("required", ())
         for name, rules in self.schema.get("properties", {}).items():
             if values.get(name) is None and "null" not in _types(rules):
@@ -79,12 +79,12 @@ class Arguments(msgspec.Struct, frozen=True):
                 raise ToolArgumentsInvalid(f"validation_failed: {tool}.{name} {fault}")
         return values if self.struct is None else self._convert(tool, values)
 
-    def _with_own_names(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _with_own_names(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         values: dict[str, Any] = {}
-        for name, value in given.items():
+        for name, value in arguments.items():
             values.setdefault(self.aliases.get(name, name), value)
         # The proper name wins over any other spelling, whichever came first.
-        return values | {name: given[name] for name in given if name not in self.aliases}
+        return values | {name: arguments[name] for name in arguments if name not in self.aliases}
 
     def _convert(self, tool: str, values: dict[str, Any]) -> msgspec.Struct:
         assert self.struct is not None

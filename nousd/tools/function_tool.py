@@ -132,40 +132,40 @@ def access_to_write(results: Mapping[str, bytes | None], context: ToolContext) -
         results: path -> new content of the file, None if it is removed. The content is used only for
             paths for which ``git_layout.is_attributes`` is true; for others it may be anything.
     """
-    resolved = {real_parts(given, context): data for given, data in results.items()}
+    resolved = {real_parts(path, context): data for path, data in results.items()}
     obeyed = why_obeyed(context.workdir, context.obeyed_links, resolved)
     return msgspec.structs.replace(access_to({"write"}, results, context), obeyed=obeyed)
 
 
-def real_parts(given: str, context: ToolContext) -> Parts:
+def real_parts(path: str, context: ToolContext) -> Parts:
     """Return the real path of a file that a call may change. It leads outside the workspace only if
     approval can be requested for it.
     """
-    place = context.path_sandbox.beyond(given)
+    place = context.path_sandbox.beyond(path)
     if place is not None:
         return tuple(context.path_sandbox.make_relative(place).split("/"))
-    return tuple(real_path(given, context).split("/"))
+    return tuple(real_path(path, context).split("/"))
 
 
-def real_path(given: str, context: ToolContext) -> str:
+def real_path(path: str, context: ToolContext) -> str:
     """Return the real path of a path that need not exist yet, relative to the workspace; the given path
     if nothing can be opened or created there.
     """
-    return _resolve_path(given, context)[0]
+    return _resolve_path(path, context)[0]
 
 
-def _resolve_path(given: str, context: ToolContext) -> tuple[str, list[str]]:
+def _resolve_path(path: str, context: ToolContext) -> tuple[str, list[str]]:
     """Return the ``real_path`` of a path, and the real paths of the links on the way."""
     try:
-        return context.path_sandbox.real_and_links(given)
+        return context.path_sandbox.real_and_links(path)
     except (ToolError, OSError):
-        return format_given(given), []
+        return format_given(path), []
 
 
-def leads_inside(given: str, context: ToolContext) -> bool:
+def leads_inside(path: str, context: ToolContext) -> bool:
     """Return whether a path leads inside the workspace, so that ``real_path`` can name its target."""
     try:
-        context.path_sandbox.real(given)
+        context.path_sandbox.real(path)
     except (ToolError, OSError):
         return False
     return True

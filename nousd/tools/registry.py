@@ -132,6 +132,6 @@ def _add(tools: dict[str, Tool], tool: Tool) -> None:
     if not TOOL_NAME.fullmatch(tool.name):
         raise ConfigError(f"tool name {tool.name!r} must match {TOOL_NAME.pattern}")
     if tool.name in tools:
-        taken = tools[tool.name].source
-        raise ConfigError(f"tool {tool.name} of {tool.source} exists already, from {taken}")
+        source = tools[tool.name].source
+        raise ConfigError(f"tool {tool.name} of {tool.source} exists already, from {source}")
     tools[tool.name] = tool

@@ -158,9 +158,9 @@ class Conversation:
             for line in (*chat_lines.facts(state), *chat_lines.last_entries(transcript)):
                 self.say(line)
         self._in_transcript = {entry["id"] for entry in transcript.get("messages", ())}
-        being_said = state.get("open_message")
-        if being_said and being_said["message_id"] not in self._in_transcript:
-            self.terminal.write(being_said["text"])
+        open_message = state.get("open_message")
+        if open_message and open_message["message_id"] not in self._in_transcript:
+            self.terminal.write(open_message["text"])
 
     def select(self, answer: Answer) -> None:
         """Attach to the session that a command created."""

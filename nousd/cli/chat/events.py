@@ -29,20 +29,20 @@ class SessionEvents:
         self._socket_path = socket_path
         self._say = say
         self._waits = waits
-        self._wanted: Mapping[str, Any] = {}
+        self._query: Mapping[str, Any] = {}
         self._subscription: Subscription | None = None
         self._backoff = Backoff(_RETRY)
         self._next_try = 0.0
 
-    def follow(self, wanted: Mapping[str, Any]) -> None:
-        """Follow the ``wanted`` events from now on, given as the payload of ``subscribe``.
+    def follow(self, query: Mapping[str, Any]) -> None:
+        """Follow the events of ``query`` from now on: the payload of a ``subscribe``.
 
         Raises:
             DaemonUnreachable, Refused, AnswerTimedOut, ConnectionLost, AnswerInvalid
         """
-        opened = Subscription(self._socket_path, wanted)
+        opened = Subscription(self._socket_path, query)
         self.close()
-        self._wanted, self._subscription = wanted, opened
+        self._query, self._subscription = query, opened
 
     def close(self) -> None:
         """Close the connection, if there is one."""
@@ -85,7 +85,7 @@ class SessionEvents:
         if time.monotonic() < self._next_try:
             return False
         self._subscription = Subscription(
-            self._socket_path, self._wanted, timeout_seconds=_CONNECT_SECONDS
+            self._socket_path, self._query, timeout_seconds=_CONNECT_SECONDS
         )
         self._backoff.on_connected(time.monotonic())
         self._say("(the daemon is back)")
@@ -93,7 +93,7 @@ class SessionEvents:
 
     def _lose(self, error: ClientError) -> None:
         if self._subscription is not None:
-            self._wanted = {**self._wanted, "after": self._subscription.cursor}
+            self._query = {**self._query, "after": self._subscription.cursor}
             self.close()
             if self._waits and may_heal(error):
                 self._say(

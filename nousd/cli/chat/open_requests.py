@@ -173,11 +173,11 @@ class OpenRequests:
     def __init__(self) -> None:
         self.folder = ""
         """The workspace of the session, for relative paths."""
-        self._waiting: dict[str, _Request | _Question] = {}
+        self._pending: dict[str, _Request | _Question] = {}
         self._sent: set[str] = set()
         self._shown = ""
         """The id of the request that was last shown in full."""
-        self._meant: _Request | _Question | None = None
+        self._target: _Request | _Question | None = None
         """The request that the line being typed answers."""
         self._is_typing = False
 
@@ -188,7 +188,7 @@ class OpenRequests:
             is_typing: whether the line was begun already, so that it answers no later request.
         """
         self._is_typing = is_typing
-        _, self._meant = self._oldest()
+        _, self._target = self._oldest()
 
     def note_typing(self, is_typing: bool) -> None:  # noqa: FBT001  a callback with one argument
         """Note that typing of a line began, or that the line was erased."""
@@ -217,10 +217,10 @@ class OpenRequests:
 
     def clear(self) -> None:
         """Forget all requests, because another session is shown now."""
-        self._waiting.clear()
+        self._pending.clear()
         self._sent.clear()
         self._shown = ""
-        self._meant = None
+        self._target = None
 
     def take(self, line: str, ask: Ask, say: Say, *, pasted: bool = False) -> bool:
         """Send the answer in a line; return whether the line was treated as one.
@@ -233,7 +233,7 @@ class OpenRequests:
         if late:
             say("\n".join([late, *(oldest.lines if oldest else ())]))
             return True
-        if oldest is None or (self._meant is None and isinstance(oldest, _Question)):
+        if oldest is None or (self._target is None and isinstance(oldest, _Question)):
             return False
         try:
             command = oldest.take_answer(line)
@@ -261,21 +261,21 @@ class OpenRequests:
         self, oldest: _Request | _Question | None, line: str, *, pasted: bool = False
     ) -> str:
         """Return why a line is not accepted as an answer; "" if it is, or if it is not an answer."""
-        meant = self._meant
-        if meant is not None and meant is not oldest:
-            return _TOO_LATE if meant.may_mean(line) else ""
+        target = self._target
+        if target is not None and target is not oldest:
+            return _TOO_LATE if target.may_mean(line) else ""
         if not isinstance(oldest, _Request) or not oldest.may_mean(line):
             return ""
-        return _TOO_EARLY if meant is None else _PASTED if pasted else ""
+        return _TOO_EARLY if target is None else _PASTED if pasted else ""
 
     def _add(self, type_: str, payload: Payload) -> list[str]:
         is_request = type_ == "permission_requested"
         id = payload["tool_call_id" if is_request else "question_id"]
-        asked = _Request(payload, self.folder) if is_request else _Question(payload)
-        if id in self._waiting:
+        request = _Request(payload, self.folder) if is_request else _Question(payload)
+        if id in self._pending:
             return []
-        self._waiting[id] = asked
-        return self._next() or [asked.brief]
+        self._pending[id] = request
+        return self._next() or [request.brief]
 
     def _next(self) -> list[str]:
         """Return the lines that show the oldest request, if it was not shown yet."""
@@ -283,13 +283,13 @@ class OpenRequests:
         if oldest is None or id == self._shown:
             return []
         self._shown = id
-        if self._meant is None and not self._is_typing:
-            self._meant = oldest
+        if self._target is None and not self._is_typing:
+            self._target = oldest
         return oldest.lines
 
     def _oldest(self) -> tuple[str, _Request | _Question | None]:
         """Return the first request without a sent answer."""
-        open_ones = (each for each in self._waiting.items() if each[0] not in self._sent)
+        open_ones = (each for each in self._pending.items() if each[0] not in self._sent)
         return next(open_ones, ("", None))
 
     def _forget(self, id: str) -> bool:
@@ -297,7 +297,7 @@ class OpenRequests:
         if self._shown == id:
             # Another request about the same call may follow.
             self._shown = ""
-        return self._waiting.pop(id, None) is not None
+        return self._pending.pop(id, None) is not None
 
     def _send(self, id: str, command: _Command, ask: Ask, say: Say) -> None:
         self._sent.add(id)

@@ -315,9 +315,9 @@ def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
             return make(name, row) if row in rows else None
 
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-            said = None if ctx.resilient_parsing else _TAKEN_FOR_OTHERS.get(args[0])
-            if said is not None and (len(args) == 1 or (len(args) == 2 and _is_name(args[1]))):
-                ctx.fail(said)
+            message = None if ctx.resilient_parsing else _TAKEN_FOR_OTHERS.get(args[0])
+            if message is not None and (len(args) == 1 or (len(args) == 2 and _is_name(args[1]))):
+                ctx.fail(message)
             return super().resolve_command(ctx, args)
 
         def hint(self, word: str) -> str:
@@ -342,10 +342,10 @@ class _GroupVerbs(_Verbs):
 
     def hint(self, word: str) -> str:
         near = nearest(word, self._group.verbs) or self._group.verbs
-        meant = [f"nousctl {self.name} {verb}" for verb in near]
+        suggestions = [f"nousctl {self.name} {verb}" for verb in near]
         if self._group.other is not None:
-            meant.append(f"nousctl {self.name} {self._group.other} {word}")
-        return "did you mean: " + ", or ".join(meant)
+            suggestions.append(f"nousctl {self.name} {self._group.other} {word}")
+        return "did you mean: " + ", or ".join(suggestions)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_verb(args))
@@ -356,7 +356,7 @@ class _GroupVerbs(_Verbs):
         if at is None:
             alone = self._group.alone
             return args if alone is None or set(_HELP) & set(args) else [alone, *args]
-        word = self._meant(args[at])
+        word = self._resolve_synonym(args[at])
         if word.replace("_", "-") in self._group.verbs:
             return [word, *args[:at], *args[at + 1 :]]
         other = self._group.other
@@ -365,7 +365,7 @@ class _GroupVerbs(_Verbs):
             return [word, *args[:at], *args[at + 1 :]]  # refused, with a hint
         return [other, *args]
 
-    def _meant(self, word: str) -> str:
+    def _resolve_synonym(self, word: str) -> str:
         """Return the verb of this group that a word is a synonym of, or the word itself."""
         verbs = self._group.verbs
         if word in verbs:

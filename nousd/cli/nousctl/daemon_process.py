@@ -240,9 +240,9 @@ def _require_settings(process: DaemonProcess) -> None:
     start["args"] = [*process.argv[:at], "config", *process.argv[at + 1 :]]
     done = subprocess.run(**start, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        said = done.stderr.strip().rpartition("\n")[2]
+        message = done.stderr.strip().rpartition("\n")[2]
         raise ClientError(
-            f"no daemon can start with the settings, so pid {process.pid} goes on: {said}"
+            f"no daemon can start with the settings, so pid {process.pid} goes on: {message}"
         )
 
 

@@ -23,9 +23,9 @@ def _export(options: Options, values: dict[str, Any]) -> int:
     pieces = json_lines if options.json else transcript
     output = values.get("output")
     encoding = sys.stdout.encoding if output is None else "utf-8"
-    wanted = values.get("session_id"), values.get("leaf_id")
+    ids = values.get("session_id"), values.get("leaf_id")
     with options.connect() as daemon, open_output(output) as file:
-        for text in pieces(daemon, *wanted):
+        for text in pieces(daemon, *ids):
             file.write(text.encode(encoding, "backslashreplace"))
     return DONE
 

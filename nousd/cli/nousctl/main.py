@@ -168,8 +168,8 @@ def _take_common(values: dict[str, Any]) -> None:
     _before.update(collect_values(COMMON, values))
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
-    if wanted:
+def _print_version(value: bool) -> None:  # noqa: FBT001  typer calls it so
+    if value:
         from nousd import __version__
 
         print(f"nousctl {__version__}")
@@ -221,18 +221,18 @@ def _run(
         timeout_seconds=common.get("timeout_seconds"),
         verbose=common.get("verbose", False),
     )
-    given = with_one_name(arguments, collect_values(arguments, values))
+    payload = with_one_name(arguments, collect_values(arguments, values))
     if starts:
         _require_daemon(options, is_wanted=common.get("start", False))
     if CLIENT in arguments:
-        given.setdefault(CLIENT.key, _OWN_NAME)
+        payload.setdefault(CLIENT.key, _OWN_NAME)
     try:
-        code = in_session(run, options, arguments, given)
+        code = in_session(run, options, arguments, payload)
     except Refused as refused:
         if options.json:
             say(json.dumps(refusal_json(refused), ensure_ascii=False))
         else:
-            hint = nearest_rule(options, given) if refused.message == "rule_not_granted" else ""
+            hint = nearest_rule(options, payload) if refused.message == "rule_not_granted" else ""
             say(refusal_text(refused, verbose=options.verbose) + hint)
         code = FAILED
     except KeyboardInterrupt:

@@ -111,9 +111,9 @@ def run(options: Options, values: dict[str, Any]) -> int:
     if action == "list":
         values = {key: value for key, value in values.items() if key == "session_id"}
     # An empty list of classes is meaningful; other empty lists mean that the option was not given.
-    given = {key: value for key, value in values.items() if value or key == "classes"}
+    payload = {key: value for key, value in values.items() if value or key == "classes"}
     with options.connect() as daemon:
-        answer = daemon.request(_COMMANDS[action], given)
+        answer = daemon.request(_COMMANDS[action], payload)
     code = print_answer(options, answer)
     if action in ("add", "restart"):
         say(f"{values['name']} is starting; whether it is ready: nousctl mcp list")

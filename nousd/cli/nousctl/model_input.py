@@ -17,18 +17,18 @@ _EVENT: Final = "evt-"
 _CURSOR_DIGITS_MAX: Final = 18
 
 
-def show(options: Options, wanted: str, *, verify: bool) -> int:
+def show(options: Options, id: str, *, verify: bool) -> int:
     """Print or verify the input of a model call.
 
     Args:
-        wanted: the id of a ``model_input`` event; or of a run, which means its last answer, or all of
+        id: the id of a ``model_input`` event; or of a run, which means its last answer, or all of
             its calls with ``verify``.
     """
     with options.connect() as daemon:
-        events = list(_fetch_events(daemon, wanted))
+        events = list(_fetch_events(daemon, id))
         if not events:
             raise ClientError(
-                f"{wanted} is neither a model_input event nor a run that has one; list runs with:"
+                f"{id} is neither a model_input event nor a run that has one; list runs with:"
                 " nousctl run list"
             )
         if not verify:
@@ -38,16 +38,16 @@ def show(options: Options, wanted: str, *, verify: bool) -> int:
     return DONE if all(found_all) else FAILED
 
 
-def _fetch_events(daemon: Connection, wanted: str) -> Iterator[dict[str, Any]]:
+def _fetch_events(daemon: Connection, id: str) -> Iterator[dict[str, Any]]:
     """Yield the matching events, oldest first."""
-    number = wanted.removeprefix(_EVENT)
-    is_event = wanted.startswith(_EVENT) and number.isdecimal() and number.isascii()
+    number = id.removeprefix(_EVENT)
+    is_event = id.startswith(_EVENT) and number.isdecimal() and number.isascii()
     if is_event and 0 < int(number[: _CURSOR_DIGITS_MAX + 1]) < 10**_CURSOR_DIGITS_MAX:
         query = {"after": f"{_EVENT}{int(number) - 1}", "types": ["model_input"], "limit": 1}
         page = daemon.request("get_events", query).payload
         yield from (event for event in page["events"] if event["id"] == f"{_EVENT}{int(number)}")
         return
-    query = {"run_id": wanted, "types": ["model_input"]}
+    query = {"run_id": id, "types": ["model_input"]}
     page = daemon.request("get_events", {**query, "after": "evt-0"}).payload
     while page["events"]:
         yield from page["events"]

@@ -33,10 +33,8 @@ def _call(options: Options, values: dict[str, Any]) -> int:
     with options.connect() as daemon:
         call_id = daemon.request("call_tool", values).payload["tool_call_id"]
     # The id of the call serves as its run id. From the start, because the call may have ended already.
-    wanted = {"after": "evt-0", "run_id": call_id, "types": "all"}
-    with Subscription(
-        options.socket_path, wanted, timeout_seconds=options.answer_seconds
-    ) as events:
+    query = {"after": "evt-0", "run_id": call_id, "types": "all"}
+    with Subscription(options.socket_path, query, timeout_seconds=options.answer_seconds) as events:
         try:
             return _show_until_end(events, options)
         except KeyboardInterrupt:

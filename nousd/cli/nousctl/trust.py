@@ -64,11 +64,11 @@ def _own(daemon: Connection, where: Payload) -> Payload | None:
     return {"path": own["path"], "hash": own["hash"]}
 
 
-def _show_file(given: str) -> Payload | None:
+def _show_file(name: str) -> Payload | None:
     """Show a file; return it if it can be read."""
     from hashlib import sha256
 
-    path = Path(given).absolute()
+    path = Path(name).absolute()
     try:
         with path.open("rb") as file:
             data = file.read(SHOWN_BYTES_MAX + 1)

@@ -52,12 +52,12 @@ GROUPINGS: Final[dict[str, Grouping]] = {
 
 def usage(options: Options, *, by: str, session_id: str | None) -> int:
     """Print the table, or with ``--json`` the sums."""
-    wanted = {"types": ["usage_reported"], "after": "evt-0"}
+    query = {"types": ["usage_reported"], "after": "evt-0"}
     if session_id is not None:
-        wanted["session_id"] = session_id
+        query["session_id"] = session_id
     grouping = GROUPINGS[by]
     rows: dict[tuple[str, ...], Sums] = {}
-    for event in up_to_now(options, wanted):
+    for event in up_to_now(options, query):
         call = event["payload"]
         rows.setdefault(grouping.key(call), Counter()).update(_figures(call))
     total: Sums = Counter()

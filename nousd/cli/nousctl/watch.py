@@ -99,8 +99,8 @@ def trace(options: Options, values: dict[str, Any]) -> int:
     run_id = values["run_id"]
     with options.connect() as daemon:
         daemon.request("get_run", {"run_id": run_id})  # refused for an unknown run
-    wanted = {"after": "evt-0", "run_id": run_id, "types": "all"}
-    with options.subscribe(wanted) as events:
+    query = {"after": "evt-0", "run_id": run_id, "types": "all"}
+    with options.subscribe(query) as events:
         for event in _of_run(events, run_id):
             print_line(event.line)
     return DONE
@@ -109,31 +109,31 @@ def trace(options: Options, values: dict[str, Any]) -> int:
 def events(options: Options, values: dict[str, Any]) -> int:
     """Print the events after a cursor, up to now; with ``follow``, forever."""
     follow = values.pop("follow", False)
-    wanted = values if "view" in values else {"types": "v1"} | values
+    query = values if "view" in values else {"types": "v1"} | values
     if "view" in values and values.get("after", "").isdecimal():
-        wanted["after_seq"] = int(wanted.pop("after"))
+        query["after_seq"] = int(query.pop("after"))
     if follow:
-        with options.subscribe(wanted) as subscription:
+        with options.subscribe(query) as subscription:
             for event in subscription:
                 print_line(event.line)
-    for told in up_to_now(options, wanted):
-        print_line(_encode_event(told))
+    for past_event in up_to_now(options, query):
+        print_line(_encode_event(past_event))
     return DONE
 
 
-def up_to_now(options: Options, wanted: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def up_to_now(options: Options, query: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the events after a cursor, up to the one that was newest at the first request."""
     with options.connect() as daemon:
-        page = daemon.request("get_events", wanted).payload
+        page = daemon.request("get_events", query).payload
         head = _number(page["head"])
         while page["events"]:
             for event in page["events"]:
                 if "id" in event and _number(event["id"]) > head:
                     return
                 yield event
-            if "view" in wanted and _number(page["next"]) >= head:
+            if "view" in query and _number(page["next"]) >= head:
                 return
-            rest = {key: value for key, value in wanted.items() if key != "after_seq"}
+            rest = {key: value for key, value in query.items() if key != "after_seq"}
             page = daemon.request("get_events", {**rest, "after": page["next"]}).payload
 
 

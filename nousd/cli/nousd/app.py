@@ -76,8 +76,8 @@ def _version() -> None:
     print(__version__)
 
 
-def _print_version(wanted: bool) -> None:  # noqa: FBT001  typer calls it so
-    if wanted:
+def _print_version(value: bool) -> None:  # noqa: FBT001  typer calls it so
+    if value:
         _version()
         raise typer.Exit
 

@@ -46,7 +46,7 @@ def _bridge(values: dict[str, Any]) -> None:
     if not settings.state_dir.exists():
         # The daemon may start later and finds the token there.
         prepare_state_folder(settings.state_dir)
-    wanted = bridge_settings(settings)
+    own_settings = bridge_settings(settings)
     from nousd.bridge.run import serve_alone
 
-    serve_alone(wanted, settings.socket)
+    serve_alone(own_settings, settings.socket)

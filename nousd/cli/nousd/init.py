@@ -187,11 +187,11 @@ def _choice(question: str, options: Sequence[_Option], default: str | None = Non
         print(f"  {number:2} {option.word:{width}}  {option.meaning}")
     words = [option.word for option in options]
     while True:
-        said = _text("Choice", default or words[0])
-        if said in words:
-            return said
-        if said.isdecimal() and 0 < int(said) <= len(words):
-            return words[int(said) - 1]
+        answer = _text("Choice", default or words[0])
+        if answer in words:
+            return answer
+        if answer.isdecimal() and 0 < int(answer) <= len(words):
+            return words[int(answer) - 1]
         print(f"write one of {', '.join(words)}, or its number")
 
 
@@ -199,12 +199,12 @@ def _yes(question: str, *, default: bool) -> bool:
     """Return whether the answer is yes."""
     shown = "Y/n" if default else "y/N"
     while True:
-        said = str(typer.prompt(f"{question} [{shown}]", default="", show_default=False))
-        said = said.strip().lower()
-        if not said:
+        answer = str(typer.prompt(f"{question} [{shown}]", default="", show_default=False))
+        answer = answer.strip().lower()
+        if not answer:
             return default
-        if said in {"y", "yes", "n", "no"}:
-            return said.startswith("y")
+        if answer in {"y", "yes", "n", "no"}:
+            return answer.startswith("y")
         print("write y for yes, or n for no")
 
 

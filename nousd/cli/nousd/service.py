@@ -52,7 +52,7 @@ def _print(
 
 
 def _install() -> None:
-    file, wanted = unit_file(), _OURS + units.service_unit()
+    file, content = unit_file(), _OURS + units.service_unit()
     if file.exists() and not _is_ours(file):
         raise ConfigError(
             f"{file} was not written by this command, or was changed: remove it, or keep it and start it"
@@ -64,7 +64,7 @@ def _install() -> None:
             " install the service"
         )
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(wanted)
+    file.write_text(content)
     print(f"written: {file}")
     systemctl("daemon-reload")
     systemctl("enable", NAME)

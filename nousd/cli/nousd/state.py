@@ -225,7 +225,7 @@ def _record(settings: Settings, values: dict[str, Any]) -> CommandOutput:
             values["recordings"].absolute(),
             values["output"].absolute(),
             places=placeholders(settings),
-            dialects={name: said.dialect for name, said in settings.providers.items()},
+            dialects={name: provider.dialect for name, provider in settings.providers.items()},
             tuning=_tuning(settings),
         )
     return CommandOutput(report, [report.summary], _FINE)
@@ -270,7 +270,7 @@ def _bundle(values: dict[str, Any]) -> None:
     names = ("config", "json", "session_id", "output", "force")
     config, wants_json, session_id, output, force = map(values.pop, names)
     limits = {name: values.pop(f"{name}_bytes_max") for name in _BUNDLE_LIMITS}
-    wanted = BundleRequest(
+    request = BundleRequest(
         resolved=resolve(values, os.environ, config, asks_models=False),
         session_id=session_id,
         flags=values,
@@ -279,10 +279,10 @@ def _bundle(values: dict[str, Any]) -> None:
         limits=Limits(**{name: limit for name, limit in limits.items() if limit is not None}),
     )
     if output == _STDOUT:
-        report = write_bundle(wanted, sys.stdout.buffer, "standard output")
+        report = write_bundle(request, sys.stdout.buffer, "standard output")
         print(report.summary, file=sys.stderr)
     else:
-        report = bundle(wanted, Path(output).absolute(), overwrite=force)
+        report = bundle(request, Path(output).absolute(), overwrite=force)
         tell(CommandOutput(report, [report.summary], _FINE), wants_json=wants_json)
 
 

@@ -54,21 +54,21 @@ def _log(log: Payload) -> Iterator[str]:
     yield f"checkpoints  {log['checkpoints']:,} in {log['checkpoint_seconds']:.3f} s"
 
 
-def durations(given: Payload) -> str:
+def durations(distribution: Payload) -> str:
     """Return a distribution of durations for people: the mean and two percentiles."""
-    count = sum(given["counts"])
+    count = sum(distribution["counts"])
     if not count:
         return "-"
-    mean = f"{1000 * given['sum'] / count:.2f} ms on average"
-    return f"{mean}, half within {_within(given, 0.5)}, 99 % within {_within(given, 0.99)}"
+    mean = f"{1000 * distribution['sum'] / count:.2f} ms on average"
+    return f"{mean}, half within {_within(distribution, 0.5)}, 99 % within {_within(distribution, 0.99)}"
 
 
-def _within(given: Payload, share: float) -> str:
+def _within(distribution: Payload, share: float) -> str:
     """Return the lowest bound that at least ``share`` of the values do not exceed."""
-    wanted = share * sum(given["counts"])
-    kept = 0
-    for bound, count in zip(given["bounds"], given["counts"], strict=False):
-        kept += count
-        if kept >= wanted:
+    minimum = share * sum(distribution["counts"])
+    counted = 0
+    for bound, count in zip(distribution["bounds"], distribution["counts"], strict=False):
+        counted += count
+        if counted >= minimum:
             return f"{1000 * bound:g} ms"
-    return f"more than {1000 * given['bounds'][-1]:g} ms"
+    return f"more than {1000 * distribution['bounds'][-1]:g} ms"

@@ -7,7 +7,7 @@ from typing import Final
 from nousd.cli.render.people import format_folder
 from nousd.errors import Refused, without_category
 
-_SAID: Final = {
+_SENTENCES: Final = {
     "no_active_run": "no run is active in this session; start one with: nousctl prompt TEXT",
     "run_in_progress": "a run is active in this session; wait, add to it with: nousctl follow-up TEXT,"
     " or stop it with: nousctl abort",
@@ -53,10 +53,10 @@ _SAID: Final = {
 }
 """Message of the refusal -> sentence."""
 
-_SAID_WHOLLY: Final = frozenset({"queue_changed"})
+_WITHOUT_CAUSE: Final = frozenset({"queue_changed"})
 """Messages whose cause is for programs and repeats the sentence."""
 
-_SAID_ALREADY: Final = "agent_failed"
+_REDUNDANT_CATEGORY: Final = "agent_failed"
 """The category that adds nothing to the cause of a failure."""
 
 _DOCTOR: Final = "check provider and key with: nousd doctor"
@@ -98,7 +98,7 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if verbose:
         return str(refused)
     word, _, name = refused.message.partition(": ")
-    cause = "" if word in _SAID_WHOLLY else cause_text(refused.cause)
+    cause = "" if word in _WITHOUT_CAUSE else cause_text(refused.cause)
     if refused.code == "session_not_found":
         return "there is no such session; list them with: nousctl session list"
     if word == "workspace_not_allowed":
@@ -117,14 +117,14 @@ def refusal_text(refused: Refused, *, verbose: bool = False, in_chat: bool = Fal
     if refused.details.get("must_be_listed"):
         return f"{refused.cause}; set it all the same with: nousctl model set MODEL --unlisted"
     if refused.code == "command_rejected":
-        said = _SAID.get(word) or refused.message.replace("_", " ")
-        return (said.partition("; ")[0] if in_chat else said) + cause
+        sentence = _SENTENCES.get(word) or refused.message.replace("_", " ")
+        return (sentence.partition("; ")[0] if in_chat else sentence) + cause
     return f"{refused.message}{cause}"
 
 
 def cause_text(cause: str | None) -> str:
     """Return the cause of a failure in parentheses, to follow the failure's text."""
-    words = without_category(_SAID_ALREADY, cause or "")
+    words = without_category(_REDUNDANT_CATEGORY, cause or "")
     return f" ({words})" if words else ""
 
 

@@ -186,9 +186,9 @@ def render_tool_call(payload: Payload) -> Iterator[str]:
     """Yield the lines that show one attempt of a tool call."""
     call = payload["call"]
     yield from _facts(call)
-    for said in call.get("sources", ()):
-        rule = f" [{said['rule']}]" if "rule" in said else ""
-        yield f"  {said['source']:<10} {said['decision']:<8} {said['reason']}{rule}"
+    for opinion in call.get("sources", ()):
+        rule = f" [{opinion['rule']}]" if "rule" in opinion else ""
+        yield f"  {opinion['source']:<10} {opinion['decision']:<8} {opinion['reason']}{rule}"
     if "decision" in call:
         decision = call["decision"]
         word = "approved" if decision["approved"] else "denied"

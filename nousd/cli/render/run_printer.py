@@ -48,11 +48,11 @@ def trouble_text(kind: str, payload: Mapping[str, Any], *, verbose: bool = False
         return f"{kind}: {code}: {message}{cause}"
     first, _, rest = message.partition(": ")
     if first == code:
-        said = rest if " " in rest else f"{code.replace('_', ' ')}: {rest}"
+        text = rest if " " in rest else f"{code.replace('_', ' ')}: {rest}"
     else:
-        said = message if " " in message else message.replace("_", " ")
+        text = message if " " in message else message.replace("_", " ")
     of = "extension " if code.startswith("extension_") else ""
-    return f"{kind}: {of}{said}{cause}"
+    return f"{kind}: {of}{text}{cause}"
 
 
 class Output(Protocol):

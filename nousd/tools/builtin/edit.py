@@ -56,8 +56,8 @@ class Change(msgspec.Struct, frozen=True):
 async def _edit(args: Edit, context: ToolContext) -> ToolResult:
     change = await trio.to_thread.run_sync(_apply, context.path_sandbox, args, limiter=WRITING)
     times = "1 occurrence" if change.count == 1 else f"{change.count} occurrences"
-    told = f"Replaced {times} in {format_given(args.path)}.\n\n{diff(change)}"
-    return head_of(told, context.secrets)
+    message = f"Replaced {times} in {format_given(args.path)}.\n\n{diff(change)}"
+    return head_of(message, context.secrets)
 
 
 def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:

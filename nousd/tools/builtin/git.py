@@ -78,7 +78,7 @@ _VARIABLES: Final = {
     "GIT_PAGER": "cat",
 }
 
-_SAID_CHARS_MAX: Final = 200
+_OUTPUT_CHARS_SHOWN: Final = 200
 _STATE_CHARS: Final = len("XY ")
 
 _LOOKING: Final = {"GIT_OPTIONAL_LOCKS": "0"}
@@ -153,14 +153,14 @@ async def _find_denied(args: Git, line: Command, context: ToolContext) -> tuple[
         return ()
     command = (*names(args), *_path(args))
     listing = msgspec.structs.replace(line, argv=(_program(), *_OPTIONS, *command))
-    said = os.fsdecode(await capture_stdout(listing, context, NAMES_BYTES_MAX))
-    if "\n" in said:
+    output = os.fsdecode(await capture_stdout(listing, context, NAMES_BYTES_MAX))
+    if "\n" in output:
         raise ToolError(
             "git_failed: rules close files to reading, and it cannot be told which of the changed"
-            f" ones: {said[:_SAID_CHARS_MAX]}"
+            f" ones: {output[:_OUTPUT_CHARS_SHOWN]}"
         )
     skipped = _STATE_CHARS if args.subcommand == "status" else 0
-    found = (entry[skipped:].rstrip("/") for entry in said.split("\0")[:-1])
+    found = (entry[skipped:].rstrip("/") for entry in output.split("\0")[:-1])
     restrictions = context.path_sandbox.restrictions
     closed = tuple(name for name in found if restrictions.close_to_reading(tuple(name.split("/"))))
     if len(closed) > CLOSED_MAX:

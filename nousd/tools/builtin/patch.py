@@ -106,9 +106,9 @@ class _Plan:
         ]
         return sorted(changes, key=lambda change: change.after is None)
 
-    def result(self, given: str) -> bytes | None:
+    def result(self, path: str) -> bytes | None:
         """Return the planned content of a file; None if it will not exist."""
-        after = self._file(given).after
+        after = self._file(path).after
         return None if after is None else after.data
 
     def take(self, diff: FileDiff) -> str:
@@ -133,10 +133,12 @@ class _Plan:
 
     def _create_content(self, diff: FileDiff) -> Content:
         """Return the initial content of a file that the diff creates."""
-        is_said = diff.old is None
+        is_new = diff.old is None
         # ``diff -N`` writes both names, and a hunk that begins before the first line.
-        is_meant = len(diff.hunks) == 1 and diff.hunks[0].start == 0 and not diff.hunks[0].old
-        if is_said or (is_meant and diff.old == diff.new):
+        inserts_at_start = (
+            len(diff.hunks) == 1 and diff.hunks[0].start == 0 and not diff.hunks[0].old
+        )
+        if is_new or (inserts_at_start and diff.old == diff.new):
             return Content(b"")
         raise _fault(diff.old, "is not there")
 
@@ -157,45 +159,45 @@ class _Plan:
         self._count(name, len(data))
         return before._replace(data=data), patched.moved
 
-    def _file(self, given: str | None, *, itself: bool = False) -> _File:
+    def _file(self, path: str | None, *, itself: bool = False) -> _File:
         """Return the file at a path; with ``itself``, the path must not be a link."""
-        assert given is not None
-        with explain_os_errors("patch", given):
-            parts = self._parts(given)
-            named = PurePosixPath(given)
+        assert path is not None
+        with explain_os_errors("patch", path):
+            parts = self._parts(path)
+            named = PurePosixPath(path)
             if itself and (*self._parts(str(named.parent)), named.name) != parts:
-                raise _fault(given, "is a link; only a file itself can be removed or renamed")
+                raise _fault(path, "is a link; only a file itself can be removed or renamed")
             file = self._files.get(parts)
             if file is None:
-                content = self._read(given, parts)
+                content = self._read(path, parts)
                 file = self._files[parts] = _File(content, content)
         return file
 
-    def _parts(self, given: str) -> Parts:
-        real = self._confinement.real(given)
+    def _parts(self, path: str) -> Parts:
+        real = self._confinement.real(path)
         return () if real == "." else tuple(real.split("/"))
 
-    def _read(self, given: str, parts: Parts) -> Content | None:
+    def _read(self, path: str, parts: Parts) -> Content | None:
         try:
             with self._confinement.locate_real(parts) as place:
                 place.require_writable()
                 status = place.status()
                 if status is None:
                     return None
-                data = self._bytes_of(given, place)
+                data = self._bytes_of(path, place)
                 return Content(data, stat.S_IMODE(status.st_mode))
         except FileNotFoundError:  # a parent folder does not exist
             return None
 
-    def _bytes_of(self, given: str, place: ResolvedPath) -> bytes:
+    def _bytes_of(self, path: str, place: ResolvedPath) -> bytes:
         with place.open_file() as file:
             data = file.read(TEXT_BYTES_MAX + 1)
-        self._count(given, len(data))
+        self._count(path, len(data))
         return data
 
-    def _count(self, given: str | None, size: int) -> None:
+    def _count(self, path: str | None, size: int) -> None:
         if size > TEXT_BYTES_MAX:
-            raise _fault(given, f"is larger than {TEXT_BYTES_MAX} bytes")
+            raise _fault(path, f"is larger than {TEXT_BYTES_MAX} bytes")
         self._bytes += size
         if self._bytes > PATCHED_BYTES_MAX:
             raise ToolError(
@@ -227,8 +229,8 @@ def _describe_diff(diff: FileDiff, moved: int) -> str:
     return f"{what}: +{added} -{removed}{note}"
 
 
-def _fault(given: str | None, what: str) -> ToolError:
-    return ToolError(f"patch_failed: {format_given(given or '')}: {what}")
+def _fault(path: str | None, reason: str) -> ToolError:
+    return ToolError(f"patch_failed: {format_given(path or '')}: {reason}")
 
 
 def _compute_access(args: Patch, context: ToolContext) -> Access:

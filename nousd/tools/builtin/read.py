@@ -74,13 +74,13 @@ def _result(context: ToolContext, args: Read) -> ToolResult:
 
 def _skip_lines(file: BinaryIO, args: Read) -> bytes:
     """Move to the line at ``offset``; return the bytes that were read from there on."""
-    wanted = args.offset - 1
+    target = args.offset - 1
     skipped = 0
     begun = file.read(_CHUNK_BYTES)
-    while skipped < wanted:
+    while skipped < target:
         newlines = begun.count(b"\n")
-        if skipped + newlines >= wanted:
-            begun = begun.split(b"\n", wanted - skipped)[-1]
+        if skipped + newlines >= target:
+            begun = begun.split(b"\n", target - skipped)[-1]
             break
         skipped += newlines
         trio.from_thread.check_cancelled()
@@ -89,8 +89,8 @@ def _skip_lines(file: BinaryIO, args: Read) -> bytes:
             raise _beyond_end(args, skipped + (not begun.endswith(b"\n")))
         begun = behind
     begun = begun or file.read(_CHUNK_BYTES)
-    if wanted and not begun:
-        raise _beyond_end(args, wanted)
+    if target and not begun:
+        raise _beyond_end(args, target)
     return begun
 
 

@@ -61,7 +61,7 @@ async def _todo(args: TodoList, context: ToolContext) -> ToolResult:
     return ToolResult("\n".join(map(_line, todos)) or "The list is empty.")
 
 
-def build_list(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
+def build_list(items: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
     """Return the items of a list, with unique names.
 
     Raises:
@@ -74,7 +74,7 @@ def build_list(given: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
             status=item.status,
             priority=item.priority,
         )
-        for place, item in enumerate(given, 1)
+        for place, item in enumerate(items, 1)
     )
     seen: set[str] = set()
     for todo in todos:

@@ -81,9 +81,9 @@ def web_fetch_tool(reach: Reach) -> FunctionTool:
 
 def _result(page: Page, text: str, args: WebFetch) -> ToolResult:
     notes = _notes(page, args)
-    told = head_of(text.strip() or "(empty page)", NO_SECRETS)
-    body = told.text
-    full = told.full
+    head = head_of(text.strip() or "(empty page)", NO_SECRETS)
+    body = head.text
+    full = head.full
     if args.max_chars is not None and len(text) > args.max_chars:
         body = f"{text[: args.max_chars]}\n\n[Cut after {args.max_chars} characters.]"
         full = full or text.encode()

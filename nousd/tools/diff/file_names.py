@@ -27,11 +27,11 @@ class Names(NamedTuple):
     new: str | None
 
 
-def parse_moved_names(said: dict[str, str]) -> Names | None:
+def parse_moved_names(headers: dict[str, str]) -> Names | None:
     """Return the names of a renamed or copied file."""
     for verb in ("rename", "copy"):
-        if f"{verb} from" in said and f"{verb} to" in said:
-            return Names(unquote(said[f"{verb} from"]), unquote(said[f"{verb} to"]))
+        if f"{verb} from" in headers and f"{verb} to" in headers:
+            return Names(unquote(headers[f"{verb} from"]), unquote(headers[f"{verb} to"]))
     return None
 
 

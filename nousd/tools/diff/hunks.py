@@ -139,10 +139,12 @@ def _difference(text: str, hunk: Hunk, expected: int | None) -> str:
     if expected is None:
         return f"line {hunk.start} is behind the end, or in the hunk before"
     lines = text[expected : expected + sum(map(len, hunk.old)) + 1024].splitlines(keepends=True)
-    for number, wanted in enumerate(hunk.old):
+    for number, line in enumerate(hunk.old):
         found = lines[number] if number < len(lines) else ""
-        if found != wanted:
-            return f"expected {_quote_line(wanted)}, found {_quote_line(found) if found else 'the end'}"
+        if found != line:
+            return (
+                f"expected {_quote_line(line)}, found {_quote_line(found) if found else 'the end'}"
+            )
     return "the lines stand there, but not as the last ones"
 
 

@@ -123,9 +123,9 @@ class _Reader:
         line = self._at + 1
         header = git_names(self._line().removeprefix("diff --git "))
         self._at += 1
-        said = self._git_headers()
+        headers = self._git_headers()
         self._refuse_binary()
-        moved = parse_moved_names(said)
+        moved = parse_moved_names(headers)
         names = self._names_of(moved or header)
         hunks = self._hunks()
         if moved is not None:
@@ -136,38 +136,38 @@ class _Reader:
                 raise self._fault("the names of the file cannot be told apart", line)
             strip = common_strip(header or both) if self._strip is None else self._strip
             old, new = (self._path(name, strip) for name in both)
-        if "new file mode" in said:
+        if "new file mode" in headers:
             old = None
-        if "deleted file mode" in said:
+        if "deleted file mode" in headers:
             new = None
-        mode = said.get("new mode") or said.get("new file mode")
-        self._refuse_special(line, said)
-        if moved is None and any(key.startswith(("rename", "copy")) for key in said):
+        mode = headers.get("new mode") or headers.get("new file mode")
+        self._refuse_special(line, headers)
+        if moved is None and any(key.startswith(("rename", "copy")) for key in headers):
             raise self._fault("half of a rename or copy", line)
-        if not (hunks or any(key in said for key in _CHANGES)):
+        if not (hunks or any(key in headers for key in _CHANGES)):
             raise self._fault(f"nothing is said of {format_given(new or old or '')}", line)
         return FileDiff(
             line,
             old,
             new,
             hunks,
-            is_copy="copy from" in said,
+            is_copy="copy from" in headers,
             is_executable=None if mode is None else mode.endswith("755"),
         )
 
     def _git_headers(self) -> dict[str, str]:
-        said: dict[str, str] = {}
+        headers: dict[str, str] = {}
         while self._at < len(self._lines):
             line = self._line()
             key = next((key for key in _GIT_HEADERS if line.startswith(key + " ")), None)
             if key is None:
                 break
-            said[key] = line[len(key) + 1 :]
+            headers[key] = line[len(key) + 1 :]
             self._at += 1
-        return said
+        return headers
 
-    def _refuse_special(self, line: int, said: dict[str, str]) -> None:
-        for key, mode in said.items():
+    def _refuse_special(self, line: int, headers: dict[str, str]) -> None:
+        for key, mode in headers.items():
             if key.endswith("mode") and not mode.startswith("100"):
                 raise self._fault(f"{key} {mode}: only regular files can be patched", line)
 

@@ -76,9 +76,9 @@ def repository_around(
     """
     for folder in _folders_around((*made, *removed)):
         place = workdir.joinpath(*folder)
-        gone = {parts[-1].lower() for parts in removed if parts[:-1] == folder}
-        new = {parts[len(folder)].lower() for parts in made if parts[: len(folder)] == folder}
-        if is_repository(place) or is_repository(place, new, gone):
+        removed_names = {parts[-1].lower() for parts in removed if parts[:-1] == folder}
+        new_names = {parts[len(folder)].lower() for parts in made if parts[: len(folder)] == folder}
+        if is_repository(place) or is_repository(place, new_names, removed_names):
             return folder
     return None
 

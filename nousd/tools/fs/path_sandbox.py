@@ -135,14 +135,14 @@ class PathSandbox:
         restricted.restrictions = closing._replace(closed_files=closed_files)
         return restricted
 
-    def is_unknown(self, given: str) -> bool:
+    def is_unknown(self, path: str) -> bool:
         """Return whether a path leads to a file with several names, of which an incomplete search may
         have missed a closed one.
         """
         if self.restrictions.closed_files is None or not self.restrictions.hard_links:
             return False
         try:
-            with self.locate(given) as place:
+            with self.locate(path) as place:
                 status = place.status()
         except (ToolError, OSError):
             return False
@@ -156,23 +156,23 @@ class PathSandbox:
         asking.asks = True
         return asking
 
-    def beyond(self, given: str) -> str | None:
+    def beyond(self, path: str) -> str | None:
         """Return the real, absolute target of a path that leads outside; None if it does not, if the
         user cannot be asked, or if the target is not printable.
         """
         if not self.asks:
             return None
         try:
-            self.real(given)
+            self.real(path)
         except ToolError:
-            return self._find_beyond(given)
+            return self._find_beyond(path)
         except OSError:
             return None
         return None
 
-    def _find_beyond(self, given: str) -> str | None:
+    def _find_beyond(self, path: str) -> str | None:
         try:
-            real = self.allow_outside(()).real(given)
+            real = self.allow_outside(()).real(path)
         except (ToolError, OSError):
             return None
         absolute = os.path.normpath(self.workdir / real)
@@ -212,7 +212,7 @@ class PathSandbox:
         """Return whether a directory may be created at a real path on the way to an allowed path."""
         return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
 
-    def real(self, given: str) -> str:
+    def real(self, path: str) -> str:
         """Return the real path, with slashes, relative to the workspace; ``.`` for the workspace itself.
 
         Neither the target nor the directories on the way need to exist; a missing name is not a link.
@@ -221,26 +221,26 @@ class PathSandbox:
         Raises:
             ToolError, OSError: as ``locate``.
         """
-        return self.real_and_links(given)[0]
+        return self.real_and_links(path)[0]
 
-    def real_and_links(self, given: str) -> tuple[str, list[str]]:
+    def real_and_links(self, path: str) -> tuple[str, list[str]]:
         """Return the real path, and the real paths of the links that were followed.
 
         Raises:
             ToolError, OSError: as ``real``.
         """
-        way = PathWalk(self, given)
+        walk = PathWalk(self, path)
         with ExitStack() as cleanup:
-            cleanup.callback(way.close)
-            name = way.to(self._names_from_top(given), missing="imagine")
-            return "/".join(way.parts_of(name)) or ".", ["/".join(link) for link in way.links]
+            cleanup.callback(walk.close)
+            name = walk.to(self._names_from_top(path), missing="imagine")
+            return "/".join(walk.parts_of(name)) or ".", ["/".join(link) for link in walk.links]
 
     @contextmanager
-    def locate(self, given: str, *, create_parents: bool = False) -> Iterator[ResolvedPath]:
+    def locate(self, path: str, *, create_parents: bool = False) -> Iterator[ResolvedPath]:
         """Walk to a path; only its directory needs to exist.
 
         Args:
-            given: relative to the workspace, or absolute and inside it; ``~`` and ``$VAR`` are
+            path: relative to the workspace, or absolute and inside it; ``~`` and ``$VAR`` are
                 expanded.
             create_parents: whether to create missing directories on the way.
 
@@ -251,13 +251,13 @@ class PathSandbox:
         """
         if create_parents:
             # Create nothing on the way to a path that must not be created.
-            real = tuple(self.real(given).split("/"))
-            self._require_open(real, given)
+            real = tuple(self.real(path).split("/"))
+            self._require_open(real, path)
             if self.restrictions.close_to_writing(real):
-                raise make_denied_error(given, "writing")
-        names = self._names_from_top(given)
-        with self._walk_to(names, given, create_parents=create_parents) as place:
-            self._require_open(place.parts, given)
+                raise make_denied_error(path, "writing")
+        names = self._names_from_top(path)
+        with self._walk_to(names, path, create_parents=create_parents) as place:
+            self._require_open(place.parts, path)
             yield place
 
     @contextmanager
@@ -272,32 +272,32 @@ class PathSandbox:
         Raises:
             ToolError, OSError: as ``locate``; also if one of the names has become a link.
         """
-        given = "/".join(parts)
+        path = "/".join(parts)
         names = [*self._names_of_workdir, *parts]
-        with self._walk_to(names, given, create_parents=create_parents) as place:
+        with self._walk_to(names, path, create_parents=create_parents) as place:
             if place.parts != parts:
                 raise ToolError(
-                    f"path_changed: {format_given(given)}: a folder became a link meanwhile"
+                    f"path_changed: {format_given(path)}: a folder became a link meanwhile"
                 )
             if not (in_passing and self.may_pass(parts)):
-                self._require_open(parts, given)
+                self._require_open(parts, path)
             yield place
 
     @contextmanager
     def _walk_to(
-        self, names: list[str], given: str, *, create_parents: bool
+        self, names: list[str], path: str, *, create_parents: bool
     ) -> Iterator[ResolvedPath]:
-        way = PathWalk(self, given)
+        walk = PathWalk(self, path)
         missing: Missing = "create" if create_parents else "fail"
         with ExitStack() as cleanup:
-            cleanup.callback(way.close)
-            name = way.to(names, missing=missing)
-            parts = way.parts_of(name)
-            yield ResolvedPath(way.folder, name, parts, given, self.restrictions, links=way.links)
+            cleanup.callback(walk.close)
+            name = walk.to(names, missing=missing)
+            parts = walk.parts_of(name)
+            yield ResolvedPath(walk.folder, name, parts, path, self.restrictions, links=walk.links)
 
-    def _require_open(self, parts: Parts, given: str) -> None:
+    def _require_open(self, parts: Parts, path: str) -> None:
         if leads_out(parts) and parts not in self._opened:
-            raise make_outside_error(given)
+            raise make_outside_error(path)
 
     # --- names ---------------------------------------------------------------------------------
 
@@ -314,12 +314,12 @@ class PathSandbox:
     def _names_of_workdir(self) -> tuple[str, ...]:
         return () if self.opened is None else self.workdir.parts[1:]
 
-    def _names_from_top(self, given: str) -> list[str]:
-        path = _expand_path(given)
-        names = self.names_of(path, given)
-        return names if path.startswith("/") else [*self._names_of_workdir, *names]
+    def _names_from_top(self, path: str) -> list[str]:
+        expanded = _expand_path(path)
+        names = self.names_of(expanded, path)
+        return names if expanded.startswith("/") else [*self._names_of_workdir, *names]
 
-    def names_of(self, path: str, given: str) -> list[str]:
+    def names_of(self, path: str, given_path: str) -> list[str]:
         """Split a path into names; those of an absolute one start at the top. ``..`` is left in place.
 
         Raises:
@@ -333,7 +333,7 @@ class PathSandbox:
         # POSIX allows "//" at the beginning to differ from "/"; on Linux they are the same.
         inside = self._inside(("/", *pure.parts[1:]))
         if inside is None:
-            raise make_outside_error(given)
+            raise make_outside_error(given_path)
         return list(inside)
 
     def _inside(self, parts: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -343,17 +343,17 @@ class PathSandbox:
         return None
 
 
-def _expand_path(given: str) -> str:
-    if "\0" in given:
-        raise ToolError(f"path_invalid: {format_given(given)} holds a NUL character")
+def _expand_path(path: str) -> str:
+    if "\0" in path:
+        raise ToolError(f"path_invalid: {format_given(path)} holds a NUL character")
     try:
-        os.fsencode(given)
+        os.fsencode(path)
     except UnicodeEncodeError:
-        raise ToolError(f"path_invalid: {format_given(given)} is not valid Unicode") from None
-    if not given.startswith("~") and "$" not in given:
-        return given
+        raise ToolError(f"path_invalid: {format_given(path)} is not valid Unicode") from None
+    if not path.startswith("~") and "$" not in path:
+        return path
     # Only allowed variables are expanded, so that a file name cannot reveal a secret.
     variables = filter_environment()
-    if given == "~" or given.startswith("~/"):
-        given = variables.get("HOME", "~") + given[1:]
-    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), given)
+    if path == "~" or path.startswith("~/"):
+        path = variables.get("HOME", "~") + path[1:]
+    return _VARIABLE.sub(lambda found: variables.get(found[1] or found[2], found[0]), path)

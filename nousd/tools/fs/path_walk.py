@@ -43,7 +43,7 @@ class WalkRules(Protocol):
         """Return names relative to the top as names relative to the workspace."""
         ...
 
-    def names_of(self, path: str, given: str) -> list[str]:
+    def names_of(self, path: str, given_path: str) -> list[str]:
         """Split the target of a link into names; raise ToolError if it leads outside."""
         ...
 
@@ -67,9 +67,9 @@ class PathWalk:
     missing one is None.
     """
 
-    def __init__(self, rules: WalkRules, given: str) -> None:
+    def __init__(self, rules: WalkRules, given_path: str) -> None:
         self._rules = rules
-        self._given = given
+        self._given_path = given_path
         self._names: list[str] = []
         self._folders: list[int | None] = [open_real(rules.top)]
         self.links: list[tuple[str, ...]] = []
@@ -116,14 +116,14 @@ class PathWalk:
         names = tuple(self._names) if name == "." else (*self._names, name)
         parts = self._rules.from_top(names)
         if self._rules.is_hidden(parts):
-            raise make_outside_error(self._given)
+            raise make_outside_error(self._given_path)
         return parts
 
     def _up(self) -> None:
         if not self._names:
             if self._rules.opened is not None:
                 return  # the parent of the root is the root
-            raise make_outside_error(self._given)
+            raise make_outside_error(self._given_path)
         self._names.pop()
         folder = self._folders.pop()
         if folder is not None:
@@ -137,7 +137,7 @@ class PathWalk:
         self._folders.append(folder)
         self._names.append(name)
         if folder is not None and self._rules.is_kernels(folder):
-            raise make_outside_error(self._given)
+            raise make_outside_error(self._given_path)
 
     def _folder_below(self, name: str, parts: tuple[str, ...], missing: Missing) -> int | None:
         above = self._folders[-1]
@@ -151,9 +151,9 @@ class PathWalk:
             if missing == "fail":
                 raise
         if not self._rules.may_pass(parts):
-            raise make_outside_error(self._given)
+            raise make_outside_error(self._given_path)
         if self._rules.restrictions.close_to_writing(parts):
-            raise make_denied_error(self._given, "writing")
+            raise make_denied_error(self._given_path, "writing")
         os.mkdir(name, dir_fd=above)
         return os.open(name, _FOLDER, dir_fd=above)
 
@@ -171,7 +171,7 @@ class PathWalk:
             raise
 
     def _names_of_target(self, target: str) -> list[str]:
-        names = self._rules.names_of(target, self._given)
+        names = self._rules.names_of(target, self._given_path)
         if target.startswith("/"):
             while self._names:
                 self._up()

@@ -155,7 +155,7 @@ class ResolvedPath:
         folder: descriptor (``O_PATH``) of its directory.
         name: one component, which was not a link when checked; ``.`` for the directory itself.
         parts: the real path, relative to the workspace.
-        given: the path as the caller gave it, for messages.
+        given_path: the path as the caller gave it, for messages.
         links: the real paths of the links that were followed, which can be closed as well.
     """
 
@@ -164,7 +164,7 @@ class ResolvedPath:
         folder: int,
         name: str,
         parts: tuple[str, ...],
-        given: str,
+        given_path: str,
         restrictions: Restrictions,
         *,
         links: Iterable[tuple[str, ...]] = (),
@@ -172,7 +172,7 @@ class ResolvedPath:
         self.folder = folder
         self.name = name
         self.parts = parts
-        self._given = given
+        self._given_path = given_path
         self._restrictions = restrictions
         self._ways = (parts, *links)
 
@@ -226,7 +226,7 @@ class ResolvedPath:
             OSError: as ``open_file``.
         """
         if any(map(self._restrictions.close_to_writing, self._ways)):
-            raise make_denied_error(self._given, "writing")
+            raise make_denied_error(self._given_path, "writing")
         status = self.status()
         if status is not None:
             self._restrictions.refuse(status)
@@ -234,7 +234,7 @@ class ResolvedPath:
 
     def _require_readable(self) -> None:
         if any(map(self._restrictions.close_to_reading, self._ways)):
-            raise make_denied_error(self._given, "reading")
+            raise make_denied_error(self._given_path, "reading")
 
 
 def refuse_irregular(status: os.stat_result) -> None:

@@ -48,7 +48,7 @@ def binary_kind(probe: bytes) -> str | None:
     return "a binary file"
 
 
-def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
+def read_text(place: ResolvedPath, path: str) -> tuple[bytes, str]:
     """Read a whole file.
 
     Returns:
@@ -61,14 +61,14 @@ def read_text(place: ResolvedPath, given: str) -> tuple[bytes, str]:
     with place.open_file() as file:
         data = file.read(TEXT_BYTES_MAX + 1)
     if len(data) > TEXT_BYTES_MAX:
-        raise ToolError(f"edit_failed: {format_given(given)} is larger than {TEXT_BYTES_MAX} bytes")
+        raise ToolError(f"edit_failed: {format_given(path)} is larger than {TEXT_BYTES_MAX} bytes")
     if (kind := binary_kind(data)) is not None:
-        raise ToolError(f"edit_failed: {format_given(given)} is {kind}")
+        raise ToolError(f"edit_failed: {format_given(path)} is {kind}")
     bom = BOM_UTF8 if data.startswith(BOM_UTF8) else b""
     try:
         return bom, data[len(bom) :].decode()
     except UnicodeDecodeError as error:
-        raise ToolError(f"edit_failed: {format_given(given)} is not UTF-8 text") from error
+        raise ToolError(f"edit_failed: {format_given(path)} is not UTF-8 text") from error
 
 
 def replace_file(place: ResolvedPath, data: bytes) -> None:

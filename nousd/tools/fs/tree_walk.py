@@ -85,11 +85,11 @@ class Tree:
 
 
 @contextmanager
-def open_tree(path_sandbox: PathSandbox, given: str) -> Iterator[Tree]:
+def open_tree(path_sandbox: PathSandbox, path: str) -> Iterator[Tree]:
     """Open the folder at a path.
 
     Raises:
         ToolError, OSError: as ``PathSandbox.locate`` and ``ResolvedPath.open_folder``.
     """
-    with path_sandbox.locate(given) as place, place.open_folder() as top:
+    with path_sandbox.locate(path) as place, place.open_folder() as top:
         yield Tree(path_sandbox, place, top)

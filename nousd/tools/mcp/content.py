@@ -25,10 +25,10 @@ def result_of(
         structured: its ``structuredContent``, None if it has none. Servers repeat it in the blocks, so
             it is used only if there are none.
     """
-    told = [_block(block) for block in content]
-    if not told and structured is not None:
-        told = [json.dumps(structured, ensure_ascii=False, indent=1)]
-    result = head_of("\n".join(told) or "(no output)", NO_SECRETS)
+    texts = [_block(block) for block in content]
+    if not texts and structured is not None:
+        texts = [json.dumps(structured, ensure_ascii=False, indent=1)]
+    result = head_of("\n".join(texts) or "(no output)", NO_SECRETS)
     if any(_is_opaque(block) for block in content):
         # Content that is not text is kept unchanged.
         result = msgspec.structs.replace(result, full=msgspec.json.encode(content))

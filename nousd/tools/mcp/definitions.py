@@ -119,8 +119,13 @@ def _definition(
     if redact(written) != written:
         schema = json.loads(redact(written))
     description = redact(tool.description)[:MCP_DESCRIPTION_CHARS_MAX]
-    said = {"server": spec.identity, "tool": tool.name, "says": tool.description, "schema": schema}
-    digest = hash_of(expressible(said, nearest)).removeprefix("sha256:")[:_DEFINITION_CHARS]
+    definition = {
+        "server": spec.identity,
+        "tool": tool.name,
+        "says": tool.description,
+        "schema": schema,
+    }
+    digest = hash_of(expressible(definition, nearest)).removeprefix("sha256:")[:_DEFINITION_CHARS]
     return Definition(name, tool.name, description, schema, _arguments(schema), digest)
 
 

@@ -1,7 +1,7 @@
 """One MCP server over its whole life: connect it, offer its tools, and reconnect it when it fails.
 
 A server affects only its own calls. The pause between two attempts doubles; after ``ATTEMPTS_MAX``
-consecutive failures there are no more attempts. The status of the server is reported to ``told``.
+consecutive failures there are no more attempts. The status of the server is reported to ``on_status``.
 
 ``McpTool`` is one of its tools, with the interface of any other tool.
 """
@@ -97,7 +97,7 @@ class McpServer:
 
     Args:
         tools: receives its tools while it can be called, or is expected to be callable soon.
-        told: called with the new status, in the event loop.
+        on_status: called with the new status, in the event loop.
     """
 
     def __init__(
@@ -105,13 +105,13 @@ class McpServer:
         spec: ServerSpec,
         tools: ToolRegistry,
         around: Surroundings,
-        told: Callable[[ServerSpec, Status], None],
+        on_status: Callable[[ServerSpec, Status], None],
     ) -> None:
         self.spec = spec
         self.status = Status()
         self._tools = tools
         self._around = around
-        self._told = told
+        self._on_status = on_status
         self._session: Any = None
         self._offered: tuple[Definition, ...] = ()
 
@@ -224,7 +224,7 @@ class McpServer:
         status = msgspec.structs.replace(self.status, **changed)
         if status != self.status:
             self.status = status
-            self._told(self.spec, status)
+            self._on_status(self.spec, status)
 
     async def call(self, tool: str, args: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Call a tool of the server.
@@ -255,16 +255,16 @@ class McpServer:
         seconds, name = self.spec.timeout_seconds, self.spec.name
         with trio.move_on_after(seconds):
             try:
-                given = await session.call(tool, args, progress.on_progress)
+                answer = await session.call(tool, args, progress.on_progress)
             except ToolServerFailed as error:
                 return ToolServerFailed(f"mcp_server_failed: the server {name}: {error}")
             except ToolError as error:
                 return error
             # Redacted before it is cut, because a part of a secret would not be recognised.
             content, structured = progress.secrets.redact_output_json(
-                [given.content, given.structured_content]
+                [answer.content, answer.structured_content]
             )
-            result = result_of(content, structured, is_error=given.is_error)
+            result = result_of(content, structured, is_error=answer.is_error)
             env: ExecutionEnv = "remote" if self.spec.url else "unknown"
             return msgspec.structs.replace(result, execution_env=env)
         # If the whole server hangs, and not only this call, it does not list its tools either.

@@ -116,8 +116,8 @@ class Session:
                 result = await self._client.session.send_request(
                     request, _RESULT, progress_callback=on_progress
                 )
-        except _ServerError as said:
-            raise ToolError(f"mcp_error: {said}") from None
+        except _ServerError as error:
+            raise ToolError(f"mcp_error: {error}") from None
         if isinstance(result, mcp_types.InputRequiredResult):
             raise ToolError("mcp_error: the server asks for more input, which nobody can give it")
         blocks = [
@@ -211,10 +211,10 @@ def _meaning_of(error: BaseException, redact_output: Callable[[str], str]) -> No
     match error:
         case NousdError():
             return error
-        case MCPError(error=told) if told.code == mcp_types.CONNECTION_CLOSED:
+        case MCPError(error=reply) if reply.code == mcp_types.CONNECTION_CLOSED:
             return ToolServerFailed("the connection ended")
-        case MCPError(error=told):
-            return _ServerError(_short(redact_output(told.message)))
+        case MCPError(error=reply):
+            return _ServerError(_short(redact_output(reply.message)))
         case ValidationError():
             fault = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(map(str, fault["loc"]))

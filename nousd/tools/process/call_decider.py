@@ -60,13 +60,13 @@ def decide_calls(receiver: socket.socket) -> None:
         _, received, _, _ = socket.recv_fds(receiver, 1, 2)
     if not received:
         return
-    listener, plan = received
+    listener, plan_descriptor = received
     try:
-        with open(plan, "rb") as file:  # noqa: PTH123
+        with open(plan_descriptor, "rb") as file:  # noqa: PTH123
             file.seek(0)
-            wanted: dict[str, Any] = marshal.load(file)  # noqa: S302 - from our own daemon
+            plan: dict[str, Any] = marshal.load(file)  # noqa: S302 - from our own daemon
         _drop_capabilities()
-        Decider(listener, wanted).run()
+        Decider(listener, plan).run()
     finally:
         os.close(listener)
 
@@ -124,9 +124,9 @@ class Decider:
             self._reply(call, 0, CONTINUE if answer.is_left else 0)
             return
         flags = 0 if answer.is_inherited else os.O_CLOEXEC
-        wanted = struct.pack("=QIIII", call.id, AND_SEND, answer.descriptor, 0, flags)
+        request = struct.pack("=QIIII", call.id, AND_SEND, answer.descriptor, 0, flags)
         try:
-            fcntl.ioctl(self._listener, ADD_DESCRIPTOR, wanted)
+            fcntl.ioctl(self._listener, ADD_DESCRIPTOR, request)
         finally:
             os.close(answer.descriptor)
 

@@ -128,10 +128,10 @@ class LineConversation:
         pace = Pace()
         window, logged = trio.current_time(), 0
         async for chunk in self._process.stderr:
-            said = [
+            lines = [
                 line for line in splitter.feed(chunk) if isinstance(line, bytes) and line.strip()
             ]
-            for line in said:
+            for line in lines:
                 text = self._redact(line.decode("utf-8", "replace").strip())
                 self._last_words.append(text)
                 if trio.current_time() - window >= 1:
@@ -139,7 +139,7 @@ class LineConversation:
                 logged += 1
                 if logged <= _STDERR_LINES_PER_SECOND:
                     _log.info("%s: %s", self._name, text)
-            await pace.take(len(chunk), messages=len(said))
+            await pace.take(len(chunk), messages=len(lines))
         self._is_silent.set()
 
     async def dismiss(self) -> None:

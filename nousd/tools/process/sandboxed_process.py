@@ -173,10 +173,10 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
     Raises:
         ToolError: it failed, printed more than ``bytes_max`` bytes, or cannot be confined.
     """
-    said = bytearray()
+    output = bytearray()
 
     def take(chunk: bytes) -> None:
-        said.extend(chunk[: bytes_max + 1 - len(said)])
+        output.extend(chunk[: bytes_max + 1 - len(output)])
 
     async with _hold_sandbox(command, context) as held:
         ended = await run_supervised(
@@ -188,12 +188,12 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
             held=held,
         )
     failed = f"{Path(command.argv[0]).name}_failed"
-    if len(said) > bytes_max:
+    if len(output) > bytes_max:
         raise ToolError(f"{failed}: it said more than {bytes_max} bytes")
     if ended != ProcessEnd():
-        reason = ended.failure or said.decode("utf-8", "replace").strip() or f"code {ended.code}"
+        reason = ended.failure or output.decode("utf-8", "replace").strip() or f"code {ended.code}"
         raise ToolError(f"{failed}: {reason[-_REASON_CHARS_MAX:]}")
-    return bytes(said)
+    return bytes(output)
 
 
 def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:

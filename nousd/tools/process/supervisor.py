@@ -213,10 +213,10 @@ async def open_conversation(
         theirs: list[int] = []
         for number in range(3):
             read_end, write_end = os.pipe()
-            kept, given = (write_end, read_end) if number == 0 else (read_end, write_end)
-            ours.append(await stack.enter_async_context(trio.lowlevel.FdStream(kept)))
-            inherited.callback(os.close, given)
-            theirs.append(given)
+            own_end, program_end = (write_end, read_end) if number == 0 else (read_end, write_end)
+            ours.append(await stack.enter_async_context(trio.lowlevel.FdStream(own_end)))
+            inherited.callback(os.close, program_end)
+            theirs.append(program_end)
         program = _Program(argv, cwd, env, grace_seconds)
         command = await stack.enter_async_context(_supervise(program, theirs, inherited.close))
         stdin, stdout, stderr = ours
@@ -451,7 +451,7 @@ class _RunningSupervisor:
 
     def _word_after(self, word: bytes) -> str | None:
         for line in self._report.splitlines():
-            name, _, said = line.partition(b" ")
+            name, _, rest = line.partition(b" ")
             if name == word:
-                return said.decode("ascii", "replace")
+                return rest.decode("ascii", "replace")
         return None

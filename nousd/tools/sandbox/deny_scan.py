@@ -188,19 +188,19 @@ class Search:
         Raises:
             ToolError: not all paths that must not be read were found.
         """
-        wanted = _ScanPatterns(reading, writing, names)
+        patterns = _ScanPatterns(reading, writing, names)
         known = self._get_known(workdir)
-        walk, hidden, is_missing = self._find_hidden(workdir, wanted, known, shown)
+        walk, hidden, is_missing = self._find_hidden(workdir, patterns, known, shown)
         if is_missing and not may_miss:
             raise ToolError(f"sandbox_failed: {UNFOUND}")
-        still = [place for place in known.places if _is_still(workdir, place, wanted)]
+        still = [place for place in known.places if _is_still(workdir, place, patterns)]
         protected = tuple(dict.fromkeys((*still, *walk.protected)))
         known.places = protected[:PROTECTED_MAX]
         return ClosedByRules(
             hidden=tuple(hidden[:HIDDEN_MAX]),
             protected=tuple(workdir / place for place in known.places),
             is_partial=is_missing or walk.is_partial or len(protected) > PROTECTED_MAX,
-            found=_collect_found(workdir, wanted, known, walk),
+            found=_collect_found(workdir, patterns, known, walk),
         )
 
     def finds_hidden(
@@ -224,19 +224,19 @@ class Search:
         ]
 
     def _find_hidden(
-        self, workdir: Path, wanted: _ScanPatterns, known: _KnownScan, shown: Sequence[Path]
+        self, workdir: Path, patterns: _ScanPatterns, known: _KnownScan, shown: Sequence[Path]
     ) -> tuple[_Walk, list[Path], bool]:
         """Return a walk, the paths that must not be read, and whether some may be missing."""
         began = self._clock()
-        walk = self._walk(workdir, wanted, known)
+        walk = self._walk(workdir, patterns, known)
         hidden = [workdir / place for place in walk.hidden]
-        if not wanted.reading:
+        if not patterns.reading:
             return walk, hidden, False
-        others = _other_names(workdir, walk, wanted, shown)
+        others = _other_names(workdir, walk, patterns, shown)
         hidden += others.paths
         is_missing = walk.is_partial or others.is_partial or len(hidden) > HIDDEN_MAX
         until = began + (self._clock() - began) / SEARCHING_SHARE_MAX
-        known.all_found = (tuple(wanted.reading), float("-inf") if is_missing else until)
+        known.all_found = (tuple(patterns.reading), float("-inf") if is_missing else until)
         return walk, hidden, is_missing
 
     def look(self, workdir: Path, names: Names, hidden: Collection[str] = ()) -> FoundFiles:
@@ -245,18 +245,18 @@ class Search:
         Args:
             hidden: paths below which nothing can have changed, and whose content must not be reported.
         """
-        wanted = _ScanPatterns((), (), names, hidden)
+        patterns = _ScanPatterns((), (), names, hidden)
         known = self._get_known(workdir)
-        return _collect_found(workdir, wanted, known, self._walk(workdir, wanted, known))
+        return _collect_found(workdir, patterns, known, self._walk(workdir, patterns, known))
 
-    def _walk(self, workdir: Path, wanted: _ScanPatterns, known: _KnownScan) -> _Walk:
+    def _walk(self, workdir: Path, patterns: _ScanPatterns, known: _KnownScan) -> _Walk:
         """Walk the whole tree if denied paths are searched or it is due again, else only its top."""
         began = self._clock()
-        is_short = began < known.due and not wanted.reading
-        until = float("inf") if wanted.reading else began + SECONDS_MAX
+        is_short = began < known.due and not patterns.reading
+        until = float("inf") if patterns.reading else began + SECONDS_MAX
         entries_max = SHORT_ENTRIES_MAX if is_short else ENTRIES_MAX
-        remembered = self._memory.of((workdir, wanted.key))
-        walk = _Walk(workdir, wanted, remembered, entries_max, lambda: self._clock() < until)
+        remembered = self._memory.of((workdir, patterns.key))
+        walk = _Walk(workdir, patterns, remembered, entries_max, lambda: self._clock() < until)
         if not is_short:
             took = self._clock() - began
             known.due = began + took / SEARCHING_SHARE_MAX
@@ -307,13 +307,13 @@ class _Walk:
     def __init__(
         self,
         workdir: Path,
-        wanted: _ScanPatterns,
+        patterns: _ScanPatterns,
         remembered: RememberedFolders,
         entries_max: int,
         goes_on: Callable[[], bool],
     ) -> None:
         self._workdir = workdir
-        self._wanted = wanted
+        self._patterns = patterns
         self._remembered = remembered
         # Folders to walk, each with whether a program obeys everything in it.
         self._ahead = deque([("", False)])
@@ -330,7 +330,7 @@ class _Walk:
             except PermissionError:
                 # Its owner could grant himself access, so the whole directory is denied. Programs may
                 # obey files in it even if it can be entered but not listed.
-                (self.hidden if wanted.reading else self.protected).append(folder)
+                (self.hidden if patterns.reading else self.protected).append(folder)
                 self.named.append(folder or ".")
             except (FileNotFoundError, NotADirectoryError):  # it has changed meanwhile
                 continue
@@ -367,15 +367,15 @@ class _Walk:
         return found
 
     def _look_at(self, place: str, into: _Content, *, is_folder: bool, is_obeyed: bool) -> None:
-        if self._wanted.hides(place):
+        if self._patterns.hides(place):
             into.hidden.append(place)
             return
         name = _name(place)
-        names = self._wanted.names
+        names = self._patterns.names
         is_obeyed = is_obeyed or names.are_obeyed(place, name)
         if not (is_folder or is_obeyed) and names.are_obeyed_behind(place):
             is_obeyed = os.path.islink(self._workdir / place)  # noqa: PTH114 - accepts any folder
-        is_closed = self._wanted.protects(place)
+        is_closed = self._patterns.protects(place)
         if is_obeyed and (is_closed or not is_folder):
             into.named.append(place)
         if is_closed:
@@ -389,13 +389,13 @@ def _name(place: str) -> str:
 
 
 def _collect_found(
-    workdir: Path, wanted: _ScanPatterns, known: _KnownScan, walk: _Walk
+    workdir: Path, patterns: _ScanPatterns, known: _KnownScan, walk: _Walk
 ) -> FoundFiles:
     """Return the findings of a walk, and those of earlier walks that still exist."""
     still = [place for place in known.repositories if is_repository(workdir / place)]
     known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
     of_git = [place for place in (*known.places, *walk.named) if _name(place).lower() == ".git"]
-    named = [place for place in known.places if wanted.names.are_obeyed(place, _name(place))]
+    named = [place for place in known.places if patterns.names.are_obeyed(place, _name(place))]
     return FoundFiles(
         named=tuple(dict.fromkeys((*walk.named, *named))),
         repositories=tuple(dict.fromkeys((*of_git, *known.repositories))),
@@ -404,24 +404,26 @@ def _collect_found(
 
 
 def _other_names(
-    workdir: Path, walk: _Walk, wanted: _ScanPatterns, shown: Sequence[Path]
+    workdir: Path, walk: _Walk, patterns: _ScanPatterns, shown: Sequence[Path]
 ) -> OtherNames:
     """Return the other names of the denied files that a walk found."""
     starts = (workdir, *shown)
     # The other hidden paths are directories that this user cannot read.
-    by_rules = targets_of((workdir / place for place in filter(wanted.hides, walk.hidden)), starts)
+    by_rules = targets_of(
+        (workdir / place for place in filter(patterns.hides, walk.hidden)), starts
+    )
     skipped = {str(path) for path in (*by_rules, *(workdir / place for place in walk.hidden))}
     return other_names(find_linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)
 
 
-def _is_still(workdir: Path, place: str, wanted: _ScanPatterns) -> bool:
+def _is_still(workdir: Path, place: str, patterns: _ScanPatterns) -> bool:
     try:
         os.lstat(workdir / place)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # possibly
         pass
-    return wanted.protects(place) and not any(map(wanted.hides, _ways_to(place)))
+    return patterns.protects(place) and not any(map(patterns.hides, _ways_to(place)))
 
 
 def _ways_to(place: str) -> Iterator[str]:

@@ -56,8 +56,8 @@ class Detector:
         wanted: the only acceptable backend; ``auto`` for the first that works.
     """
 
-    def __init__(self, wanted: SandboxName, chosen: SandboxChoices) -> None:
-        self._wanted = wanted
+    def __init__(self, backend: SandboxName, chosen: SandboxChoices) -> None:
+        self._backend = backend
         self._chosen = chosen
         self._lock = Lock()
         self._findings: tuple[Finding, ...] | None = None
@@ -78,7 +78,7 @@ class Detector:
 
     def _try_backends(self) -> Iterator[Finding]:
         for name, find in _BACKENDS.items():
-            if self._wanted in ("auto", name):
+            if self._backend in ("auto", name):
                 finding = find(self._chosen)
                 yield finding
                 if finding.sandbox is not None:
@@ -159,8 +159,8 @@ def _reason_against(sandbox: Sandbox, folder: Path) -> str:
             timeout=TRIAL_SECONDS,
             check=False,
         )
-    said = b" ".join(ended.stderr.split()).decode("utf-8", "replace")
-    return "" if ended.returncode == 0 else said or f"exit code {ended.returncode}"
+    message = b" ".join(ended.stderr.split()).decode("utf-8", "replace")
+    return "" if ended.returncode == 0 else message or f"exit code {ended.returncode}"
 
 
 def _content(file: Path) -> str:

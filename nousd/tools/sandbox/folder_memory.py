@@ -150,15 +150,15 @@ class FolderMemory:
         self._lock = Lock()
         self._seen: OrderedDict[Hashable, dict[str, _SeenFolder]] = OrderedDict()
 
-    def of(self, wanted: Hashable) -> RememberedFolders:
+    def of(self, key: Hashable) -> RememberedFolders:
         """Return the findings for a walk that begins now.
 
         Args:
-            wanted: the workspace and the patterns.
+            key: the workspace and the patterns.
         """
         with self._lock:
-            seen = self._seen.setdefault(wanted, {})
-            self._seen.move_to_end(wanted)
+            seen = self._seen.setdefault(key, {})
+            self._seen.move_to_end(key)
             if len(seen) >= FOLDERS_MAX:  # some of these folders may no longer exist
                 seen.clear()
             while len(self._seen) > 1 and (

@@ -275,8 +275,8 @@ def _build_closed(paths: Iterable[str]) -> _ClosedPaths:
 
 def _unwritable(places: Places) -> _ClosedPaths:
     """Return the paths that must not change, and their real paths: rights apply to link targets."""
-    given = places.protected
-    return _build_closed((*map(str, (*given, *places.hidden)), *real_paths(given)))
+    protected = places.protected
+    return _build_closed((*map(str, (*protected, *places.hidden)), *real_paths(protected)))
 
 
 def _rules(

@@ -82,45 +82,45 @@ class MountPlaceholders:
         Raises:
             OSError: it cannot be created.
         """
-        taken: list[_StandingPlaceholder] = []
+        acquired: list[_StandingPlaceholder] = []
         try:
             # Grouped by folder, because walking to a folder takes longer than the work in it.
             for _, beside in groupby(dict.fromkeys(closed), key=lambda path: path.parent):
-                self._take([*beside], taken)
-            yield tuple(dict.fromkeys(standing.path for standing in taken))
+                self._take([*beside], acquired)
+            yield tuple(dict.fromkeys(standing.path for standing in acquired))
         finally:
-            self._release(taken)
+            self._release(acquired)
 
-    def _take(self, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
+    def _take(self, left: list[Path], acquired: list[_StandingPlaceholder]) -> None:
         """Acquire the placeholders for the missing paths of one folder.
 
         Args:
             left: the paths that are not done yet; they are removed from it.
-            taken: gets the placeholders.
+            acquired: gets the placeholders.
         """
         with self._lock:
             for _ in range(_TRIES_MAX):
                 try:
-                    return self._try(left, taken)
+                    return self._try(left, acquired)
                 except _Removing:
                     time.sleep(_TRY_SECONDS)
         raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(left[0]))
 
-    def _try(self, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
+    def _try(self, left: list[Path], acquired: list[_StandingPlaceholder]) -> None:
         with closing(steps_to(left[0])) as steps:
             while (step := _next(steps)) is not None:
                 folder, part = step
                 if part == left[0]:
-                    return self._try_in(folder, left, taken)
+                    return self._try_in(folder, left, acquired)
                 if _is_missing(folder, part.name):
-                    taken.append(self._acquire(folder, part))
+                    acquired.append(self._acquire(folder, part))
                     return None
         return None
 
-    def _try_in(self, folder: int, left: list[Path], taken: list[_StandingPlaceholder]) -> None:
+    def _try_in(self, folder: int, left: list[Path], acquired: list[_StandingPlaceholder]) -> None:
         while left:
             if _is_missing(folder, left[0].name):
-                taken.append(self._acquire(folder, left[0]))
+                acquired.append(self._acquire(folder, left[0]))
             del left[0]
 
     def _acquire(self, folder: int, path: Path) -> _StandingPlaceholder:
@@ -130,9 +130,9 @@ class MountPlaceholders:
         standing.users += 1
         return standing
 
-    def _release(self, taken: Iterable[_StandingPlaceholder]) -> None:
+    def _release(self, acquired: Iterable[_StandingPlaceholder]) -> None:
         with self._lock:
-            for parent, beside in groupby(taken, key=lambda standing: standing.path.parent):
+            for parent, beside in groupby(acquired, key=lambda standing: standing.path.parent):
                 if unused := [standing for standing in beside if self._is_unused(standing)]:
                     _remove(parent, unused)
 

@@ -208,13 +208,13 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         visible.
         """
         shown = {str(path) for path in (*self.readable, *self.writable)}
-        given = [
+        folders = [
             folder
             for folder in env.get("PATH", "").split(os.pathsep)
             if lies_in_one_of(folder, shown)
         ]
-        more = [folder for folder in map(str, self.programs) if folder not in given]
-        path = os.pathsep.join((*more, *(given or os.defpath.split(os.pathsep))))
+        more = [folder for folder in map(str, self.programs) if folder not in folders]
+        path = os.pathsep.join((*more, *(folders or os.defpath.split(os.pathsep))))
         return {**env, "PATH": path, "HOME": home, "TMPDIR": temporary}
 
     def describe_mounts(self, temporary: str) -> tuple[str, ...]:

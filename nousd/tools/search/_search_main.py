@@ -137,21 +137,21 @@ def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
     """Yield the matches; add files with several names (hard links) to ``left_out``."""
     search = _expression(request).search
-    given, context = request["path"], request["context"]
-    with path_sandbox.locate(given) as place:
+    path, context = request["path"], request["context"]
+    with path_sandbox.locate(path) as place:
         status = place.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
             with place.open_file() as file:
-                yield from _hits_in(file, given, search, context)
+                yield from _hits_in(file, path, search, context)
             return
-    wanted = _glob("grep.glob", request["glob"])
-    with open_tree(path_sandbox, given) as tree:
+    matches_glob = _glob("grep.glob", request["glob"])
+    with open_tree(path_sandbox, path) as tree:
         for item in tree:
-            if item.is_folder or not wanted(item.parts):
+            if item.is_folder or not matches_glob(item.parts):
                 continue
             try:
                 with tree.open_file(item.parts) as file:
-                    label = _prefix(given) + "/".join(item.parts)
+                    label = _prefix(path) + "/".join(item.parts)
                     yield from _hits_in(file, label, search, context)
             except OSError as error:  # removed meanwhile, unreadable, a link, or not a regular file
                 if error.errno == errno.EMLINK:
@@ -201,9 +201,9 @@ def _glob(field: str, pattern: str) -> Callable[[Parts], bool]:
         raise ToolError(f"validation_failed: {field}: {error}") from error
 
 
-def _prefix(given: str) -> str:
+def _prefix(path: str) -> str:
     """Return the prefix of printed paths, so that other tools accept them."""
-    return "" if given in {".", "./"} else given.rstrip("/") + "/"
+    return "" if path in {".", "./"} else path.rstrip("/") + "/"
 
 
 _COMMANDS: Final[dict[str, Callable[[PathSandbox, Request], Iterator[str]]]] = {

@@ -70,7 +70,7 @@ _CHARSETS: Final = frozenset(
 )
 """The supported encodings. Python has more, some of which a page must not be able to select."""
 
-_MEANT: Final = {
+_CHARSET_ALIASES: Final = {
     **dict.fromkeys(("ascii", "iso8859-1"), "cp1252"),
     **dict.fromkeys(("gb2312", "gbk"), "gb18030"),
     "big5": "big5hkscs",
@@ -102,20 +102,20 @@ def _look_up_charset(charset: str | None) -> str | None:
         name = codecs.lookup(charset or "").name
     except LookupError:
         return None
-    return _MEANT.get(name, name) if name in _CHARSETS else None
+    return _CHARSET_ALIASES.get(name, name) if name in _CHARSETS else None
 
 
 def _detect_charset(page: Page) -> str:
     """Return the encoding of an HTML page, by the rules of browsers."""
-    by_bom = (charset for bom, charset in _BOMS.items() if page.body.startswith(bom))
-    said = next(by_bom, None) or _look_up_charset(page.charset)
-    if said is not None:
-        return said
+    by_bom = (name for bom, name in _BOMS.items() if page.body.startswith(bom))
+    charset = next(by_bom, None) or _look_up_charset(page.charset)
+    if charset is not None:
+        return charset
     meta = _META.search(page.body[:_META_BYTES_MAX])
-    said = _look_up_charset(meta[1].decode("ascii")) if meta is not None else None
-    if said is not None:
+    charset = _look_up_charset(meta[1].decode("ascii")) if meta is not None else None
+    if charset is not None:
         return (
-            "utf-8" if said.startswith("utf-16") else said
+            "utf-8" if charset.startswith("utf-16") else charset
         )  # an encoding in which this declaration could not have been read
     beginning = page.body[:HTML_BYTES_MAX]
     is_whole = beginning == page.body and not page.is_cut
