@@ -106,14 +106,14 @@ class Asking:
                 answers = await self._one_by_one(asked)
         except (RpcError, msgspec.DecodeError) as error:
             answers = f"the editor could not ask: {error}"
-        named = {"question_id": asked["question_id"]}
+        ids = {"question_id": asked["question_id"]}
         if not isinstance(answers, str):
             try:
-                await self._hand_in("answer_question", {**named, "answers": answers})
+                await self._hand_in("answer_question", {**ids, "answers": answers})
             except Refused as refused:  # such as for an empty field
                 answers = refused.message
         if isinstance(answers, str):
-            await self._hand_in("reject_question", {**named, "reason": answers})
+            await self._hand_in("reject_question", {**ids, "reason": answers})
 
     async def _hand_in(self, command: str, payload: dict[str, Any]) -> None:
         try:

@@ -118,8 +118,8 @@ class Prompts:
 
     def are_own(self, input_ids: Iterable[str]) -> bool:
         """Return whether all inputs are prompts of this editor."""
-        own = {prompt.input_id for prompt in self._waiting.values()}
-        return own.issuperset(input_ids)
+        own_ids = {prompt.input_id for prompt in self._waiting.values()}
+        return own_ids.issuperset(input_ids)
 
     def settle(self, outcome: StopReason | RpcError) -> None:
         """End all prompts with an outcome."""

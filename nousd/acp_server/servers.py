@@ -73,14 +73,19 @@ def parse_servers(servers: Iterable[McpServer]) -> tuple[EditorServer, ...]:
         name = _free_name(server.name, found)
         if server.type == "http":
             headers = {header.name: header.value for header in server.headers}
-            how: dict[str, Any] = {"url": server.url, **({"headers": headers} if headers else {})}
+            transport: dict[str, Any] = {
+                "url": server.url,
+                **({"headers": headers} if headers else {}),
+            }
         elif server.type == "stdio":
             env = {variable.name: variable.value for variable in server.env}
-            how = {"command": [server.command, *server.args], **({"env": env} if env else {})}
+            transport = {"command": [server.command, *server.args], **({"env": env} if env else {})}
         else:
             unknown = f"the MCP server {server.name}: {server.type} is not supported"
             raise RpcError(INVALID_PARAMS, unknown)
-        found[name] = EditorServer(server.name, {"name": name, "ttl_seconds": _TTL_SECONDS, **how})
+        found[name] = EditorServer(
+            server.name, {"name": name, "ttl_seconds": _TTL_SECONDS, **transport}
+        )
     return tuple(found.values())
 
 
@@ -257,9 +262,9 @@ def describe_server(server: EditorServer) -> str:
     return "\n".join((words, *_list_names("with the variables", add.get("env", {}))))
 
 
-def _list_names(what: str, names: Iterable[str]) -> list[str]:
+def _list_names(title: str, names: Iterable[str]) -> list[str]:
     listed = ", ".join(map(_printable, names))
-    return [f"{what} {listed}"] if listed else []
+    return [f"{title} {listed}"] if listed else []
 
 
 def _printable(text: str) -> str:

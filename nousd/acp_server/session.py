@@ -465,5 +465,7 @@ class OpenSession:
         self, command: str, payload: dict[str, Any], *, seconds: float | None = None
     ) -> dict[str, Any]:
         """Send a command about the session and return the response's payload. Raises ClientError."""
-        about = {"session_id": self.id, **payload}
-        return (await self._daemon.request(command, about, timeout_seconds=seconds)).payload
+        command_payload = {"session_id": self.id, **payload}
+        return (
+            await self._daemon.request(command, command_payload, timeout_seconds=seconds)
+        ).payload

@@ -67,21 +67,21 @@ def describe_call(
         folder: the session's workspace.
         is_past: whether the call has run, so that the file's previous content is no longer known.
     """
-    ours = OWNED.get(tool_name, tool_name)
-    diffs = _diffs(ours, args, folder, is_past=is_past)
+    own_name = OWNED.get(tool_name, tool_name)
+    diffs = _diffs(own_name, args, folder, is_past=is_past)
     # A patch names its files only in its text.
-    subject = {} if ours != "patch" else {"path": ", ".join(_names(diffs, folder))}
+    subject = {} if own_name != "patch" else {"path": ", ".join(_names(diffs, folder))}
     call: dict[str, Any] = {
         "title": title_of(tool_name, {**args, **subject}),
         "name": tool_name,
-        "kind": _KINDS.get(ours, "other"),
+        "kind": _KINDS.get(own_name, "other"),
         "rawInput": dict(args),
     }
     paths = [diff["path"] for diff in diffs] or _list_named_paths(args, folder)
     if paths:
         line = args.get("offset")
         # Arguments are shown before they are validated.
-        is_line = ours == "read" and type(line) is int and 0 < line <= _LINE_MAX
+        is_line = own_name == "read" and type(line) is int and 0 < line <= _LINE_MAX
         at = {"line": line} if is_line else {}
         call["locations"] = [{"path": path, **at} for path in paths]
     if diffs:
@@ -116,8 +116,8 @@ def _diffs(tool_name: str, args: Args, folder: str, *, is_past: bool) -> list[di
 
 def _diff(folder: str, path: str, old: str | None, new: str) -> dict[str, Any]:
     known = {} if old is None else {"oldText": old}
-    whole = _whole_path(folder, path)
-    return {"type": "diff", "path": whole, **known, "newText": new}
+    absolute = _whole_path(folder, path)
+    return {"type": "diff", "path": absolute, **known, "newText": new}
 
 
 def _of_patch(file: FileDiff, folder: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ def usual_socket() -> Path:
     Raises:
         ConfigError: the settings file is invalid.
     """
-    named = os.environ.get("NOUSD_SOCKET")
-    if named:
-        return Path(named)
+    path = os.environ.get("NOUSD_SOCKET")
+    if path:
+        return Path(path)
     if not (os.environ.get("NOUSD_CONFIG") or locations.default_config_file().exists()):
         return locations.default_socket()
     from nousd.config.resolve import resolve_socket

@@ -101,8 +101,8 @@ def find_session(daemon: Connection, text: str, *, is_deleted: bool = False) -> 
 
     near = get_close_matches(text, {name for row in rows for name in _names(row)}, n=1)
     hint = f'; the nearest is "{near[0]}"' if near else ""
-    what, flag = ("deleted session", " --deletion-scheduled") if is_deleted else ("session", "")
-    raise ClientError(f'no {what} "{text}"{hint}; list them with: nousctl session list{flag}')
+    kind, flag = ("deleted session", " --deletion-scheduled") if is_deleted else ("session", "")
+    raise ClientError(f'no {kind} "{text}"{hint}; list them with: nousctl session list{flag}')
 
 
 def _all_sessions(daemon: Connection, *, is_deleted: bool) -> Iterator[Row]:

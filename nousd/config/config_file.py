@@ -36,14 +36,14 @@ class ConfigFile(NamedTuple):
     exposure: str = ""
 
 
-def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path) -> ConfigFile:
+def read_config_file(chosen: Path | None, environ: Mapping[str, str], folder: Path) -> ConfigFile:
     """Read the file named by ``--config`` or ``NOUSD_CONFIG``, else the default file, which may be
     missing.
 
     Raises:
         ConfigError: the file does not exist, cannot be read, is too long, or is not TOML.
     """
-    raw_path = _find(chosen, environ, here)
+    raw_path = _find(chosen, environ, folder)
     path = read_value(SettingInfo("config", Path, Meta()), raw_path)
     try:
         with path.open("rb") as file:
@@ -67,12 +67,12 @@ def read_config_file(chosen: Path | None, environ: Mapping[str, str], here: Path
         raise ConfigError(f"config: file {path} is not TOML: {error}") from None
 
 
-def _find(chosen: Path | None, environ: Mapping[str, str], here: Path) -> RawValue:
+def _find(chosen: Path | None, environ: Mapping[str, str], folder: Path) -> RawValue:
     if chosen:
-        return RawValue(chosen, "flag --config", here)
+        return RawValue(chosen, "flag --config", folder)
     if named := environ.get("NOUSD_CONFIG"):
-        return RawValue(named, "environment NOUSD_CONFIG", here)
-    return RawValue(locations.default_config_file(), "default", here)
+        return RawValue(named, "environment NOUSD_CONFIG", folder)
+    return RawValue(locations.default_config_file(), "default", folder)
 
 
 def _exposure(path: Path, status: os.stat_result) -> str:

@@ -94,19 +94,19 @@ RawValues = Mapping[str, RawValue]
 
 
 def decide_models(
-    places: Iterable[RawValues], file: ConfigFile, environ: Mapping[str, str]
+    sources: Iterable[RawValues], file: ConfigFile, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the settings about models, by name, and the origins of those that sources can set.
 
     Args:
-        places: the sources, the weakest first.
+        sources: the sources, the weakest first.
 
     Raises:
         ConfigError: a named provider does not exist, a table is invalid, or the settings contradict each
             other.
     """
     tables = read_models_file(file)
-    chosen = _choose(tuple(places), tables, environ)
+    chosen = _choose(tuple(sources), tables, environ)
     # If ``auto`` may replace the named provider, the model belongs to that provider and no other.
     goes_with_any = not chosen.auto or chosen.provider is None
     folder = file.path.parent if file.path else Path("/")
@@ -127,28 +127,28 @@ def decide_models(
 
 
 def _choose(
-    places: Sequence[RawValues], file: ModelsFile, environ: Mapping[str, str]
+    sources: Sequence[RawValues], file: ModelsFile, environ: Mapping[str, str]
 ) -> ProviderChoice:
     """Return the default provider and model.
 
     Args:
-        places: the sources, the weakest first.
+        sources: the sources, the weakest first.
 
     Raises:
         ConfigError: a named provider does not exist, or the settings contradict each other.
     """
-    words = {place["provider"].value for place in places if "provider" in place} - {AUTO}
+    words = {source["provider"].value for source in sources if "provider" in source} - {AUTO}
     known = {*file.providers, *DIALECTS}
-    for place in places:
-        if "provider" in place:
-            _check_known(place["provider"], {*known, AUTO})
+    for source in sources:
+        if "provider" in source:
+            _check_known(source["provider"], {*known, AUTO})
     # The prefix of a model's name can be any known provider. If a source names a provider other than
     # mock, the prefix must be a configured one.
     is_free = words <= {MOCK}
     names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
     chosen = ProviderChoice()
-    for place in places:
-        chosen = _after(chosen, place, file.aliases, names)
+    for source in sources:
+        chosen = _after(chosen, source, file.aliases, names)
     if chosen.auto and chosen.api_base and chosen.provider is None:
         raise _no_base_for_auto(chosen.api_base_origin)
     return chosen
@@ -163,10 +163,10 @@ def _check_known(raw: RawValue, known: set[str]) -> None:
 
 
 def _after(
-    chosen: ProviderChoice, place: RawValues, aliases: Mapping[str, str], names: set[str]
+    chosen: ProviderChoice, source: RawValues, aliases: Mapping[str, str], names: set[str]
 ) -> ProviderChoice:
     """Return the choice after applying a stronger source."""
-    word, named = place.get("provider"), _model_of(place, aliases, names)
+    word, named = source.get("provider"), _model_of(source, aliases, names)
     provider, origin = (word.value, word.origin) if word else (None, "")
     if named is not None and named.provider is not None:
         if provider not in (None, AUTO, named.provider):
@@ -176,7 +176,7 @@ def _after(
                 f"({named.origin})"
             )
         provider, origin = named.provider, named.origin
-    base = place.get("api_base")
+    base = source.get("api_base")
     if provider == AUTO:
         if base is not None:
             raise _no_base_for_auto(base.origin)
@@ -206,8 +206,8 @@ class _NamedModel(NamedTuple):
     origin: str
 
 
-def _model_of(place: RawValues, aliases: Mapping[str, str], names: set[str]) -> _NamedModel | None:
-    raw = place.get("model")
+def _model_of(source: RawValues, aliases: Mapping[str, str], names: set[str]) -> _NamedModel | None:
+    raw = source.get("model")
     if raw is None:
         return None
     name = aliases.get(raw.value, raw.value)

@@ -79,22 +79,22 @@ def resolve(
     Raises:
         ConfigError: one line with the setting, its origin and its valid values.
     """
-    here = _current_folder()
-    file = read_config_file(config_path, environ, here)
-    places = (_from_file(file), _from_environment(environ, here), _from_flags(flags, here))
-    raws = {name: item for place in places for name, item in place.items()}
+    folder = _current_folder()
+    file = read_config_file(config_path, environ, folder)
+    sources = (_from_file(file), _from_environment(environ, folder), _from_flags(flags, folder))
+    raws = {name: item for source in sources for name, item in source.items()}
     values: dict[str, Any] = {name: decide(ALL_SETTINGS[name], item) for name, item in raws.items()}
     origins = {name: raws[name].origin if name in raws else "default" for name in ALL_SETTINGS}
     values["config_file"], origins["config_file"] = file.path, file.origin
-    of_models, origins_of_models = decide_models(map(_of_models, places), file, environ)
+    of_models, origins_of_models = decide_models(map(_of_models, sources), file, environ)
     values["mcp"] = read_mcp_file(file)
     values["runtimes"] = read_runtimes_file(file)
     values[PERMISSIONS] = read_permissions_file(file)
     warnings = list(_find_misspelt_variables(environ))
-    if not any(_STALE in each for each in (_own_environment(environ, here), places[-1])):
+    if not any(_STALE in source for source in (_own_environment(environ, folder), sources[-1])):
         warnings += filter(None, (_tandem_stale(environ).warning,))
     values["warnings"] = tuple(warnings)
-    values["is_mode_insisted_on"] = any("permission_mode" in place for place in places[1:])
+    values["is_mode_insisted_on"] = any("permission_mode" in source for source in sources[1:])
     settings = Settings(**{**values, **of_models})
     origins |= origins_of_models
     if asks_models and settings.provider != AUTO:
@@ -102,12 +102,12 @@ def resolve(
     return ResolvedSettings(settings, origins)
 
 
-def _of_models(place: Mapping[str, RawValue]) -> dict[str, RawValue]:
+def _of_models(source: Mapping[str, RawValue]) -> dict[str, RawValue]:
     """Return the settings of one source that name the default model, read and checked."""
     return {
-        name: place[name]._replace(value=decide(SETTINGS[name], place[name]))
+        name: source[name]._replace(value=decide(SETTINGS[name], source[name]))
         for name in ("provider", "model", "api_base")
-        if name in place
+        if name in source
     }
 
 
@@ -152,9 +152,12 @@ def resolve_one(name: str, environ: Mapping[str, str]) -> Any:
     Raises:
         ConfigError: the settings file cannot be read, or this setting is invalid.
     """
-    here = _current_folder()
-    places = (_from_file(read_config_file(None, environ, here)), _from_environment(environ, here))
-    raw = {name: item for place in places for name, item in place.items()}.get(name)
+    folder = _current_folder()
+    sources = (
+        _from_file(read_config_file(None, environ, folder)),
+        _from_environment(environ, folder),
+    )
+    raw = {name: item for source in sources for name, item in source.items()}.get(name)
     return None if raw is None else decide(ALL_SETTINGS[name], raw)
 
 
@@ -188,20 +191,20 @@ def _from_file(file: ConfigFile) -> dict[str, RawValue]:
     return raws
 
 
-def _from_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
+def _from_environment(environ: Mapping[str, str], folder: Path) -> dict[str, RawValue]:
     raws = {}
     stale = _tandem_stale(environ).seconds
     if stale is not None:
-        raws[_STALE] = RawValue(str(stale), f"environment {_TANDEM_STALE}", here)
-    return {**raws, **_own_environment(environ, here)}
+        raws[_STALE] = RawValue(str(stale), f"environment {_TANDEM_STALE}", folder)
+    return {**raws, **_own_environment(environ, folder)}
 
 
-def _own_environment(environ: Mapping[str, str], here: Path) -> dict[str, RawValue]:
+def _own_environment(environ: Mapping[str, str], folder: Path) -> dict[str, RawValue]:
     raws = {}
     for name in SETTINGS:
         variable = variable_of(name)
         if text := environ.get(variable):
-            raws[name] = RawValue(text, f"environment {variable}", here)
+            raws[name] = RawValue(text, f"environment {variable}", folder)
     return raws
 
 
@@ -244,13 +247,13 @@ def _tandem_stale(environ: Mapping[str, str]) -> _TandemStale:
     bounds = SETTINGS[_STALE].meta
     used = min(max(milliseconds, float(bounds.ge or 0) * 1000), float(bounds.le or 0) * 1000)
     is_same = milliseconds == used
-    words = None if is_same else f"{shown}: {used:.0f} is used, the nearest allowed value"
-    return _TandemStale(used / 1000, words)
+    warning = None if is_same else f"{shown}: {used:.0f} is used, the nearest allowed value"
+    return _TandemStale(used / 1000, warning)
 
 
-def _from_flags(flags: Mapping[str, Any], here: Path) -> dict[str, RawValue]:
+def _from_flags(flags: Mapping[str, Any], folder: Path) -> dict[str, RawValue]:
     return {
-        name: RawValue(value, f"flag {flag_of(name)}", here)
+        name: RawValue(value, f"flag {flag_of(name)}", folder)
         for name, value in flags.items()
         if value is not None and value not in ([], ())
     }

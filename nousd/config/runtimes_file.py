@@ -70,7 +70,7 @@ KINDS: Final[Mapping[str, Collection[str]]] = {
 _OVER_ITS_OWN_STREAM: Final = frozenset({"claude", "codex"})
 """Kinds whose programs can run elsewhere, because they call nousd's tools over their own stream."""
 
-_THERE_ANYWAY: Final = {"claude": ("claude",), "codex": ("codex",), "opencode": ("opencode",)}
+_USUAL_COMMANDS: Final = {"claude": ("claude",), "codex": ("codex",), "opencode": ("opencode",)}
 """kind whose runtime of the same name needs no table -> the program's usual command."""
 
 _NATIVE: Final = "native"
@@ -91,7 +91,7 @@ def read_runtimes_file(
     names = {each.name for each in configured}
     usual = [
         ConfiguredRuntime(kind, kind, command)
-        for kind, command in _THERE_ANYWAY.items()
+        for kind, command in _USUAL_COMMANDS.items()
         if kind in kinds and kind not in names
     ]
     return (*configured, *usual)
@@ -109,9 +109,9 @@ def _runtime(
     runtime = read_struct(table, RuntimeTable)
     where = f"(file {file.path})"
     if runtime.kind not in kinds:
-        there = ", ".join(sorted(kinds)) or "none in this version"
+        known_kinds = ", ".join(sorted(kinds)) or "none in this version"
         raise ConfigError(
-            f"{table.where} has the kind {runtime.kind[:100]!r}; there are {there} {where}"
+            f"{table.where} has the kind {runtime.kind[:100]!r}; there are {known_kinds} {where}"
         )
     if not runtime.command:
         raise ConfigError(f"{table.where} needs a command {where}")

@@ -223,6 +223,6 @@ async def _accept(
     await serve_connections(
         listener,
         serve_connection,
-        places=trio.CapacityLimiter(CONNECTIONS_MAX),
+        limiter=trio.CapacityLimiter(CONNECTIONS_MAX),
         refusal=encode_error("", CommandRejected("too_many_connections")),
     )

@@ -95,7 +95,7 @@ def _load_all(
         tools=tuple(registered.tools.values()),
         commands=registered.commands,
         hooks=Hooks(registered.hooks, secrets) if registered.hooks else NO_HOOKS,
-        places=tuple(place for found in known.values() for place in found.places),
+        places=tuple(path for found in known.values() for path in found.places),
     )
 
 
@@ -162,12 +162,12 @@ def _import_file(path: Path, module_name: str, origin: str) -> ModuleType:
 def _from_entry_points(names: tuple[str, ...]) -> Iterator[_Extension]:
     from importlib.metadata import entry_points
 
-    there = entry_points(group=ENTRY_POINTS)
+    found = entry_points(group=ENTRY_POINTS)
     for name in names:
         origin = f"extension {name}"
-        (first, *others) = there.select(name=name) or (None,)
+        (first, *others) = found.select(name=name) or (None,)
         if first is None:
-            known = ", ".join(sorted(there.names)) or "none"
+            known = ", ".join(sorted(found.names)) or "none"
             raise ConfigError(f"extensions: {name} is not installed; installed are: {known}")
         if others:
             raise ConfigError(f"extensions: several packages have an extension {name}")

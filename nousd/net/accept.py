@@ -1,6 +1,6 @@
 """The accept loop of a listener: admits peers and limits simultaneous connections.
 
-It does not know the protocol of a connection. Loops share only a limiter (``places``), and only if the
+It does not know the protocol of a connection. Loops share only a limiter (``limiter``), and only if the
 caller passes the same one: with separate limiters, a crowd on one socket does not block another.
 
 By default only peers of the daemon's own user, and root, are admitted. The kernel records the user of a
@@ -83,7 +83,7 @@ async def serve_connections(
     listener: trio.abc.Listener[trio.SocketStream],
     handler: Handler,
     *,
-    places: trio.CapacityLimiter,
+    limiter: trio.CapacityLimiter,
     refusal: bytes,
     admits: Callable[[trio.SocketStream], bool] = is_own_or_root,
     handlers: trio.Nursery | None = None,
@@ -94,7 +94,7 @@ async def serve_connections(
     handlers. A handler's stream is closed when the handler ends.
 
     Args:
-        places: limits the number of handlers. A further client gets ``refusal`` and is closed.
+        limiter: limits the number of handlers. A further client gets ``refusal`` and is closed.
         refusal: one encoded error.
         admits: whether a peer is served; any other is closed without a response.
         handlers: the nursery for the handlers, if they must outlive the loop.
@@ -113,21 +113,21 @@ async def serve_connections(
             if not admits(stream):
                 _logger.warning("a connection of another user was closed")
                 await trio.aclose_forcefully(stream)
-            elif places.available_tokens == 0:
+            elif limiter.available_tokens == 0:
                 await _refuse(stream, refusal)
             else:
-                places.acquire_on_behalf_of_nowait(stream)
-                (handlers or own).start_soon(_serve_one, stream, handler, places)
+                limiter.acquire_on_behalf_of_nowait(stream)
+                (handlers or own).start_soon(_serve_one, stream, handler, limiter)
 
 
 async def _serve_one(
-    stream: trio.SocketStream, handler: Handler, places: trio.CapacityLimiter
+    stream: trio.SocketStream, handler: Handler, limiter: trio.CapacityLimiter
 ) -> None:
     try:
         async with stream:
             await handler(stream)
     finally:
-        places.release_on_behalf_of(stream)
+        limiter.release_on_behalf_of(stream)
 
 
 async def _accept(listener: trio.abc.Listener[trio.SocketStream]) -> trio.SocketStream:

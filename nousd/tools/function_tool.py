@@ -111,10 +111,10 @@ def access_to(
         real, followed = _resolve_path(path, context)
         paths[real] = None
         links |= dict.fromkeys(followed)
-        place = context.path_sandbox.beyond(path)
-        if place is not None:
-            outside[place] = None
-            paths[context.path_sandbox.make_relative(place)] = None
+        target = context.path_sandbox.beyond(path)
+        if target is not None:
+            outside[target] = None
+            paths[context.path_sandbox.make_relative(target)] = None
     asked = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
     return Access(
         classes=frozenset(classes),
@@ -141,9 +141,9 @@ def real_parts(path: str, context: ToolContext) -> Parts:
     """Return the real path of a file that a call may change. It leads outside the workspace only if
     approval can be requested for it.
     """
-    place = context.path_sandbox.beyond(path)
-    if place is not None:
-        return tuple(context.path_sandbox.make_relative(place).split("/"))
+    target = context.path_sandbox.beyond(path)
+    if target is not None:
+        return tuple(context.path_sandbox.make_relative(target).split("/"))
     return tuple(real_path(path, context).split("/"))
 
 

@@ -415,7 +415,7 @@ async def socket_daemon(
                 (listeners.events, serve_events),
             ):
                 accept = partial(
-                    serve_connections, places=trio.CapacityLimiter(512), refusal=b"{}\n"
+                    serve_connections, limiter=trio.CapacityLimiter(512), refusal=b"{}\n"
                 )
                 nursery.start_soon(accept, listener, partial(serve, services))
             daemon = _SocketDaemon(services, path)

@@ -75,7 +75,7 @@ def start(
         await serve_connections(
             listener,
             handler,
-            places=trio.CapacityLimiter(connections_max),
+            limiter=trio.CapacityLimiter(connections_max),
             refusal=REFUSAL,
             admits=admits,
         )
@@ -88,7 +88,7 @@ async def test_our_own_user_is_served_by_default(socket_path: Path, nursery: tri
 
         async def serve() -> None:
             await serve_connections(
-                listeners.command, echo, places=trio.CapacityLimiter(1), refusal=REFUSAL
+                listeners.command, echo, limiter=trio.CapacityLimiter(1), refusal=REFUSAL
             )
 
         nursery.start_soon(serve)
@@ -200,7 +200,7 @@ async def test_any_other_error_of_the_listener_is_raised() -> None:
         await serve_connections(
             FakeListener(os_error(errno.EINVAL)),
             echo,
-            places=trio.CapacityLimiter(1),
+            limiter=trio.CapacityLimiter(1),
             refusal=REFUSAL,
         )
 
@@ -238,6 +238,6 @@ async def test_an_error_of_a_handler_is_raised_to_the_caller() -> None:
     async with client:
         with trio.fail_after(WAIT_SECONDS), pytest.RaisesGroup(Fault):
             await serve_connections(
-                FakeListener(server), fail, places=trio.CapacityLimiter(1), refusal=REFUSAL
+                FakeListener(server), fail, limiter=trio.CapacityLimiter(1), refusal=REFUSAL
             )
         assert await read_to_end(client) == b""

@@ -171,7 +171,7 @@ class _Server:
         await serve_connections(
             listener,
             self._serve_one,
-            places=self._places,
+            limiter=self._places,
             refusal=_REFUSAL,
             admits=is_own_or_root if is_unix else _anyone,
             handlers=connections,

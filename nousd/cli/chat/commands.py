@@ -42,8 +42,8 @@ def _reject(talk: Conversation, reason: str) -> None:
 
 def _new(talk: Conversation, name: str) -> None:
     state = talk.ask_here("get_state", {}).payload
-    here = {"workspace": state["workspace"]} if "workspace" in state else {}
-    talk.select(talk.ask("new_session", {**_beside(name), **here}))
+    workspace = {"workspace": state["workspace"]} if "workspace" in state else {}
+    talk.select(talk.ask("new_session", {**_beside(name), **workspace}))
 
 
 def _branch(talk: Conversation, name: str) -> None:
@@ -75,28 +75,28 @@ def _model(talk: Conversation, name: str) -> None:
     talk.say(f"{state['provider']} {state['model']} (/model NAME changes it)")
 
 
-def _attach(talk: Conversation, named: str) -> None:
-    if named == "none":
+def _attach(talk: Conversation, words: str) -> None:
+    if words == "none":
         talk.attached = []
-    elif named:
-        talk.attached += _files(named)
+    elif words:
+        talk.attached += _files(words)
     names = ", ".join(path.name for path in talk.attached)
     talk.say(
         f"({names or 'no file'} goes with your next text; /attach FILE adds one, none drops all)"
     )
 
 
-def _files(named: str) -> list[Path]:
+def _files(words: str) -> list[Path]:
     """Return the files that a line names: one name, which may contain spaces, or several as in a shell.
 
     Raises:
         ClientError: one is not a readable file.
     """
-    whole = Path(named).expanduser()
+    single = Path(words).expanduser()
     try:
-        paths = [whole] if whole.exists() else [Path(each).expanduser() for each in split(named)]
+        paths = [single] if single.exists() else [Path(each).expanduser() for each in split(words)]
     except (ValueError, OSError):
-        paths = [whole]
+        paths = [single]
     for path in paths:
         if not (path.is_file() and os.access(path, os.R_OK)):
             raise ClientError(f"(there is no file {path} that can be read)")

@@ -105,7 +105,7 @@ class Conversation:
         """The queue as it was last shown; ``queue_revision`` is its revision."""
         self.queue_revision = 0
         self._printer = RunPrinter(terminal, verbose=options.verbose)
-        self._own: deque[str] = deque(maxlen=_OWN_INPUTS_MAX)
+        self._own_inputs: deque[str] = deque(maxlen=_OWN_INPUTS_MAX)
         """Ids of inputs that were typed here."""
         self._in_transcript: set[str] = set()
         """Ids of messages that were shown with the transcript."""
@@ -116,25 +116,25 @@ class Conversation:
 
     # --- attaching to a session ----------------------------------------------------------------
 
-    def attach(self, named: Mapping[str, str]) -> None:
+    def attach(self, target: Mapping[str, str]) -> None:
         """Show a session and follow its events; without a name, the daemon's active or a new session.
 
         Raises:
             ClientError: as ``ask``; the previous session stays attached.
         """
-        state = self.ask("get_state", named).payload
-        session_id = named.get("session_id") or state["session_id"]
+        state = self.ask("get_state", target).payload
+        session_id = target.get("session_id") or state["session_id"]
         if not session_id:
             session_id = self.ask("new_session", {}).payload["session_id"]
         state = {**state, "session_id": session_id}
-        here = {"session_id": session_id}
+        session = {"session_id": session_id}
         record: Mapping[str, Any] = {}
         if self._at_terminal:
-            page = {**here, "messages": chat_lines.ENTRIES_SHOWN}
+            page = {**session, "messages": chat_lines.ENTRIES_SHOWN}
             record = self.ask("get_session", page).payload
-        pending = self.ask("list_permissions", here).payload["pending"]
-        questions = self.ask("list_questions", here).payload["questions"]
-        self.events.follow(self._build_subscription(state["cursor"], here))
+        pending = self.ask("list_permissions", session).payload["pending"]
+        questions = self.ask("list_questions", session).payload["questions"]
+        self.events.follow(self._build_subscription(state["cursor"], session))
         self.session_id = session_id
         self.running = None if state["run_state"] == "idle" else state["run_id"]
         self._show_session(state, record)
@@ -147,9 +147,9 @@ class Conversation:
         for line in self.asked.add_listed(pending, questions):
             self.say(line)
 
-    def _build_subscription(self, cursor: str, here: Mapping[str, str]) -> dict[str, Any]:
+    def _build_subscription(self, cursor: str, session: Mapping[str, str]) -> dict[str, Any]:
         """Return the subscription to a session; at a terminal this client answers approvals."""
-        return {**here, "after": cursor, "types": "all", "confirms": self._at_terminal}
+        return {**session, "after": cursor, "types": "all", "confirms": self._at_terminal}
 
     def _show_session(self, state: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         self.say(chat_lines.session_line(state, record.get("session", {})))
@@ -203,7 +203,7 @@ class Conversation:
             self.say(answer["reply"])
             return None
         if "input_id" in answer:
-            self._own.append(answer["input_id"])
+            self._own_inputs.append(answer["input_id"])
         return answer
 
     def _attachments(self) -> dict[str, Any]:
@@ -265,7 +265,8 @@ class Conversation:
             return
         sender = self.other_client(payload)
         is_own = not sender and (
-            "client_id" in payload or set(payload.get("input_ids", ("",))).issubset(self._own)
+            "client_id" in payload
+            or set(payload.get("input_ids", ("",))).issubset(self._own_inputs)
         )
         if is_own and payload.get("turn_kind") not in {"steer", "follow_up"}:
             return

@@ -125,11 +125,11 @@ class LineEditor:
         right = self._fitting(range(self._cursor, len(self.text)), room - used)
         return head + "".join(left + right), len(head) + used
 
-    def _fitting(self, places: range, room: int) -> list[str]:
+    def _fitting(self, indices: range, room: int) -> list[str]:
         """Return the displayed form of the characters at these indexes, up to ``room`` cells."""
         shown: list[str] = []
-        for place in places:
-            char = self.text[place]
+        for index in indices:
+            char = self.text[index]
             sign = "<LF>" if char == "\n" else harmless(char, one_line=True)
             room -= cells(sign)
             if room < 0:
@@ -201,8 +201,8 @@ class LineEditor:
         self._cursor = start
         self._pasted = self._pasted and bool(self.text)
 
-    def _go(self, place: int) -> None:
-        self._cursor = min(max(0, place), len(self.text))
+    def _go(self, index: int) -> None:
+        self._cursor = min(max(0, index), len(self.text))
 
     def _recall(self, back: int) -> None:
         if not 0 <= back <= len(self._history):

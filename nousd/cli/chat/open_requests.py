@@ -50,10 +50,10 @@ _TOO_LATE: Final = "(not sent: what you answer is over)"
 _TOO_EARLY: Final = "(not sent: you began to type before this was shown)"
 _PASTED: Final = "(not sent: a call is decided by hand, not by a paste)"
 
-_HOW: Final = "  y yes, s for the session, a always, n [REASON] no"
-_HOW_FOR_GOOD: Final = "  y allows that from now on, n goes back"
-_HOW_ONCE: Final = "  y yes, n [REASON] no"
-_HOW_TO_ANSWER: Final = "  a number or your own words; /reject [REASON] leaves it"
+_HINT: Final = "  y yes, s for the session, a always, n [REASON] no"
+_HINT_FOR_GOOD: Final = "  y allows that from now on, n goes back"
+_HINT_ONCE: Final = "  y yes, n [REASON] no"
+_HINT_QUESTION: Final = "  a number or your own words; /reject [REASON] leaves it"
 
 
 class _Command(NamedTuple):
@@ -76,15 +76,15 @@ class _Request:
     def lines(self) -> list[str]:
         if self._for_good:
             rule = harmless(rule_line(self._payload["rule"]), one_line=True)
-            what = "? always allow, without asking, every call that this rule covers:"
-            return [what, f"  {rule}", _HOW_FOR_GOOD]
-        what, *args = call_lines(without_texts(self._payload))
+            question = "? always allow, without asking, every call that this rule covers:"
+            return [question, f"  {rule}", _HINT_FOR_GOOD]
+        question, *args = call_lines(without_texts(self._payload))
         change = change_lines(self._payload, self._folder)
-        how = _HOW if self._has_rule else _HOW_ONCE
+        hint = _HINT if self._has_rule else _HINT_ONCE
         return [
-            f"? {what}",
+            f"? {question}",
             *(f"  {line}" for line in (*args, *change, *why_lines(self._payload))),
-            how,
+            hint,
         ]
 
     @property
@@ -123,9 +123,9 @@ class _Request:
         return decision, reason
 
     def _command(self, decision: str, reason: str) -> _Command:
-        named = {key: self._payload[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        ids = {key: self._payload[key] for key in ("tool_call_id", "attempt", "input_hash")}
         more = {"reason": reason} if reason else {}
-        return _Command("confirm_tool", {**named, "decision": decision, **more})
+        return _Command("confirm_tool", {**ids, "decision": decision, **more})
 
 
 class _Question:
@@ -137,8 +137,8 @@ class _Question:
 
     @property
     def lines(self) -> list[str]:
-        what, *options = question_lines(self._payload["questions"][len(self._answers)])
-        return [f"? {what}", *options, _HOW_TO_ANSWER]
+        question, *options = question_lines(self._payload["questions"][len(self._answers)])
+        return [f"? {question}", *options, _HINT_QUESTION]
 
     @property
     def brief(self) -> str:
@@ -155,8 +155,8 @@ class _Question:
         if len(self._answers) < len(questions):
             return None
         answers, self._answers = self._answers, []
-        named = {"question_id": self._payload["question_id"]}
-        return _Command("answer_question", {**named, "answers": answers})
+        ids = {"question_id": self._payload["question_id"]}
+        return _Command("answer_question", {**ids, "answers": answers})
 
     def build_rejection(self, reason: str) -> _Command:
         more = {"reason": reason} if reason else {}
@@ -229,9 +229,9 @@ class OpenRequests:
             pasted: whether part of the line was not typed.
         """
         id, oldest = self._oldest()
-        late = self._why_not(oldest, line, pasted=pasted)
-        if late:
-            say("\n".join([late, *(oldest.lines if oldest else ())]))
+        reason = self._why_not(oldest, line, pasted=pasted)
+        if reason:
+            say("\n".join([reason, *(oldest.lines if oldest else ())]))
             return True
         if oldest is None or (self._target is None and isinstance(oldest, _Question)):
             return False
@@ -249,9 +249,9 @@ class OpenRequests:
     def reject(self, reason: str, ask: Ask, say: Say) -> None:
         """Reject the oldest pending request."""
         id, oldest = self._oldest()
-        late = self._why_not(oldest, "n")
-        if late:
-            say("\n".join([late, *(oldest.lines if oldest else ())]))
+        refusal = self._why_not(oldest, "n")
+        if refusal:
+            say("\n".join([refusal, *(oldest.lines if oldest else ())]))
         elif oldest is None:
             say("nothing waits for you")
         else:

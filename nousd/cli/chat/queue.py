@@ -71,8 +71,8 @@ def _edit(talk: Conversation, row: Row, number: str, text: str) -> None:
 
 
 def _move(talk: Conversation, row: Row, _number: str, before: str) -> None:
-    place = {"before_input_id": _find_by_number(talk, before)["input_id"]} if before else {}
-    _send(talk, "move_queued", row, place)
+    position = {"before_input_id": _find_by_number(talk, before)["input_id"]} if before else {}
+    _send(talk, "move_queued", row, position)
 
 
 def _remove(talk: Conversation, row: Row, _number: str, _rest: str) -> None:

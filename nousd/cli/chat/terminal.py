@@ -233,8 +233,8 @@ class EditedTerminal:
         """Show a piece of streamed text."""
         text = harmless(text)
         erased = self._erase_line()
-        whole = self._tail + text
-        self._tail = _last_row(whole.rpartition("\n")[2], self._columns())
+        unfinished = self._tail + text
+        self._tail = _last_row(unfinished.rpartition("\n")[2], self._columns())
         self._put(erased + text + self._row())
 
     def say(self, text: str) -> None:
@@ -333,10 +333,10 @@ Terminal = PlainTerminal | EditedTerminal
 def _last_row(line: str, columns: int) -> str:
     """Return the part of a line that the terminal shows in its last row."""
     start = used = 0
-    for place, char in enumerate(line):
+    for index, char in enumerate(line):
         width = min(8 - used % 8, columns - 1 - used) if char == "\t" else cells(char)
         if used + width > columns:
-            start, used = place, 0
+            start, used = index, 0
         used += width
     return line[start:]
 

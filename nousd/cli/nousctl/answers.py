@@ -55,8 +55,8 @@ def _confirm(options: Options, values: dict[str, Any]) -> int:
             return FAILED
         for line in request_lines(request):
             say(line)
-        named = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
-        return print_answer(options, daemon.request("confirm_tool", {**values, **named}))
+        ids = {key: request[key] for key in ("tool_call_id", "attempt", "input_hash")}
+        return print_answer(options, daemon.request("confirm_tool", {**values, **ids}))
 
 
 def _answer(options: Options, values: dict[str, Any]) -> int:
@@ -85,15 +85,15 @@ def _answer(options: Options, values: dict[str, Any]) -> int:
 
 
 def _find_request(waiting: list[Payload], key: str, id: str) -> Payload | None:
-    whole = whole_id(id, [each[key] for each in waiting])
-    return next((each for each in waiting if each[key] == whole), None)
+    full_id = whole_id(id, [each[key] for each in waiting])
+    return next((each for each in waiting if each[key] == full_id), None)
 
 
 def nearest_rule(options: Options, values: Mapping[str, Any]) -> str:
     """Return a hint to the most similar granted rule, for the refusal ``rule_not_granted``."""
-    where = {key: values[key] for key in ("session_id",) if key in values}
+    session = {key: values[key] for key in ("session_id",) if key in values}
     with options.connect() as daemon:
-        listed = daemon.request("list_permissions", where).payload
+        listed = daemon.request("list_permissions", session).payload
     near = nearest(values["rule"], {*listed["granted"], *listed["granted_everywhere"]})
     return f"; the nearest is {near[0]}" if near else ""
 

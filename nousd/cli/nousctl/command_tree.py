@@ -214,7 +214,7 @@ _ELSEWHERE: Final = {
 }
 """Word that is not a verb -> the command to use instead."""
 
-_TAKEN_FOR_OTHERS: Final = {
+_HINTS: Final = {
     "attach": "to talk to a session: nousctl chat [SESSION]; attach FOLDER moves one to"
     " another folder, as does: nousctl session move FOLDER",
 }
@@ -315,7 +315,7 @@ def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
             return make(name, row) if row in rows else None
 
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-            message = None if ctx.resilient_parsing else _TAKEN_FOR_OTHERS.get(args[0])
+            message = None if ctx.resilient_parsing else _HINTS.get(args[0])
             if message is not None and (len(args) == 1 or (len(args) == 2 and _is_name(args[1]))):
                 ctx.fail(message)
             return super().resolve_command(ctx, args)

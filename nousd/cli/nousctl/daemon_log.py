@@ -45,8 +45,8 @@ def _lines(path: Path, count: int, *, follow: bool) -> Iterator[str]:
         rest = b""
         while follow:
             data = file.read()
-            *whole, rest = (rest + data).split(b"\n")
-            yield from (line.decode(errors="replace") for line in whole)
+            *lines, rest = (rest + data).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
             if not data:
                 file = _current(path, file)
                 time.sleep(_POLL_SECONDS)
@@ -61,8 +61,8 @@ def _last_lines(file: BinaryIO, count: int) -> list[str]:
     data = file.read(size - start)
     end = data.rfind(b"\n") + 1
     file.seek(start + end)  # an incomplete line is shown when it is complete
-    whole = data[:end].split(b"\n")[:-1]
-    kept = whole[1:] if start else whole
+    lines = data[:end].split(b"\n")[:-1]
+    kept = lines[1:] if start else lines
     return [line.decode(errors="replace") for line in kept[max(0, len(kept) - count) :]]
 
 

@@ -114,9 +114,9 @@ def status(options: Options, _values: dict[str, Any]) -> int:
     """Show the daemon in a few lines."""
     with options.connect() as daemon:
         metrics = daemon.request("get_metrics", {}).payload
-        about = daemon.request("get_capabilities", {}).payload
+        capabilities = daemon.request("get_capabilities", {}).payload
         count = daemon.request("list_sessions", {"limit": 1}).payload["count"]
-        here = session_here(daemon)
+        session_id = session_here(daemon)
         with daemon_process(daemon) as process:
             pid = None if process is None else process.pid
     facts = {
@@ -124,13 +124,13 @@ def status(options: Options, _values: dict[str, Any]) -> int:
         "pid": pid,
         "started_at": metrics["started_at"],
         "uptime_seconds": metrics["uptime_seconds"],
-        "provider": about["provider"],
-        "model": about["model"],
+        "provider": capabilities["provider"],
+        "model": capabilities["model"],
         "sessions": count,
         "runs": metrics["runs"],
         "waiting_permissions": metrics["waiting_permissions"],
         "waiting_questions": metrics["waiting_questions"],
-        "session_here": here,
+        "session_here": session_id,
         "socket": str(options.socket_path),
     }
     if options.json:
@@ -161,14 +161,14 @@ def stop(options: Options, _values: dict[str, Any]) -> int:
     """Stop the daemon and wait for its end."""
     with options.connect() as daemon, daemon_process(daemon) as process:
         if process is None:
-            raise ClientError(f"{_NOT_OURS} {_DONE_THERE.format(verb='stop')}")
+            raise ClientError(f"{_NOT_OURS} {_HOW_TO_DO_IT.format(verb='stop')}")
         _end(process, options)
     _tell(options, "stopped", process.pid)
     return DONE
 
 
-def _tell(options: Options, what: str, pid: int) -> None:
-    text = json.dumps({what: pid}) if options.json else f"{what} nousd, pid {pid}"
+def _tell(options: Options, action: str, pid: int) -> None:
+    text = json.dumps({action: pid}) if options.json else f"{action} nousd, pid {pid}"
     print(text, flush=True)
 
 
@@ -176,7 +176,7 @@ _NOT_OURS: Final = (
     "another process made the daemon's socket, such as systemd or ssh, or the daemon runs in a"
     " container:"
 )
-_DONE_THERE: Final = (
+_HOW_TO_DO_IT: Final = (
     "{verb} it with systemctl --user {verb} nousd.socket nousd.service, or with nousctl {verb} on the"
     " machine where it runs"
 )
@@ -210,7 +210,7 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
         if process is None and _is_of_service(options):
             return _restart_unit(user_service.NAME)
         if process is None:
-            raise ClientError(f"{_NOT_OURS} {_DONE_THERE.format(verb='restart')}")
+            raise ClientError(f"{_NOT_OURS} {_HOW_TO_DO_IT.format(verb='restart')}")
         _require_settings(process)
         if process.unit is not None:
             return _restart_unit(process.unit)

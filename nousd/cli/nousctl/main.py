@@ -283,14 +283,14 @@ def _ask_of_input(verb: Verb, options: Options, values: dict[str, Any]) -> int:
     except Refused as refused:
         if refused.message != "input_not_found":
             raise
-        where = {key: values[key] for key in ("session_id",) if key in values}
+        session = {key: values[key] for key in ("session_id",) if key in values}
         with options.connect() as daemon:
-            waiting = daemon.request("get_queue", where).payload["inputs"]
+            waiting = daemon.request("get_queue", session).payload["inputs"]
         ids = [each["input_id"] for each in waiting]
-        named = {key: whole_id(values[key], ids) for key in _INPUT_KEYS if key in values}
-        if all(values[key] == id for key, id in named.items()):
+        input_ids = {key: whole_id(values[key], ids) for key in _INPUT_KEYS if key in values}
+        if all(values[key] == id for key, id in input_ids.items()):
             raise
-    return _ask(verb, options, {**values, **named})
+    return _ask(verb, options, {**values, **input_ids})
 
 
 def _ask(verb: Verb, options: Options, values: dict[str, Any]) -> int:

@@ -61,7 +61,7 @@ def _print_input(daemon: Connection, event: dict[str, Any], *, verify: bool) -> 
         say(f"{event['id']} was logged by a version that did not keep the input")
         return False
     try:
-        whole, found = model_input(daemon, payload["input_ref"])
+        text, found = model_input(daemon, payload["input_ref"])
     except InputNotWhole as error:
         say(f"{event['id']}: {error}")
         return False
@@ -71,7 +71,7 @@ def _print_input(daemon: Connection, event: dict[str, Any], *, verify: bool) -> 
     if verify:
         print(f"ok {found} {event['id']}", flush=True)
     elif sys.stdout.isatty():
-        print(json.dumps(json.loads(whole), indent=2))
+        print(json.dumps(json.loads(text), indent=2))
     else:
-        print_line(whole)
+        print_line(text)
     return True

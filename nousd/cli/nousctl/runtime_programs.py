@@ -36,10 +36,10 @@ def _logout(options: Options, values: dict[str, Any]) -> int:
     return _run_own(options, values, "logout")
 
 
-def _run_own(options: Options, values: dict[str, Any], what: Literal["login", "logout"]) -> int:
+def _run_own(options: Options, values: dict[str, Any], action: Literal["login", "logout"]) -> int:
     with options.connect() as daemon:
         status = _request(daemon, "get_auth_status", **values)["auth"]
-    words = status.get(what)
+    words = status.get(action)
     if not words:
         print(f"{values['runtime']}: {status['instructions']}", file=sys.stderr)
         return FAILED
@@ -92,8 +92,8 @@ def _lines_of(facts: Mapping[str, Any]) -> Iterator[str]:
         )
     if "isolation" in auth:
         yield f"files    {auth['isolation']}{', in ' + auth['home'] if 'home' in auth else ''}"
-    there = f"there is one{' of ' + auth['account'] if 'account' in auth else ''}"
-    words = {True: there, False: f"none: {auth['instructions']}", None: "cannot be seen"}
+    login = f"there is one{' of ' + auth['account'] if 'account' in auth else ''}"
+    words = {True: login, False: f"none: {auth['instructions']}", None: "cannot be seen"}
     yield f"log-in   {words[auth.get('is_logged_in')]}"
 
 

@@ -89,23 +89,23 @@ def _use(arguments: tuple[Argument, ...]) -> SessionUse | None:
 
 def _choose_session(options: Options, use: SessionUse | None, values: dict[str, Any]) -> str | None:
     """Return the session to use; None to leave the choice to the daemon."""
-    named = values.get(_KEY)
-    if named is None and use not in (None, "filter"):
-        named = os.environ.get(session_choice.VARIABLE)
-    if named == session_choice.DAEMONS_CHOICE:
+    name = values.get(_KEY)
+    if name is None and use not in (None, "filter"):
+        name = os.environ.get(session_choice.VARIABLE)
+    if name == session_choice.DAEMONS_CHOICE:
         return None
-    if named is not None:
-        return _resolve_id(options, named) if use == "filter" else str(named)
+    if name is not None:
+        return _resolve_id(options, name) if use == "filter" else str(name)
     if use in (None, "filter"):
         return None
     with options.connect() as daemon:
         if use == "here":
             return session_choice.require_session_here(daemon)
-        here = session_choice.session_here(daemon)
-        if here is None and use == "new":
-            here = session_choice.new_session_here(daemon)
-            say(f"new session {here}")
-        return here
+        session_id = session_choice.session_here(daemon)
+        if session_id is None and use == "new":
+            session_id = session_choice.new_session_here(daemon)
+            say(f"new session {session_id}")
+        return session_id
 
 
 def _session_of_last(options: Options, run_id: str) -> str:
@@ -125,13 +125,13 @@ def _session_of_last(options: Options, run_id: str) -> str:
     return session_id
 
 
-def _resolve_id(options: Options, named: str) -> str:
+def _resolve_id(options: Options, name: str) -> str:
     """Return the id of a named session. The session must exist, because filters accept unknown ids."""
     with options.connect() as daemon:
         try:
-            daemon.request("get_session", {_KEY: named})
+            daemon.request("get_session", {_KEY: name})
         except Refused as refused:
             if refused.code != "session_not_found":
                 raise
-            return session_choice.find_session(daemon, named)
-        return named
+            return session_choice.find_session(daemon, name)
+        return name

@@ -107,20 +107,20 @@ def _change_active(
     options: Options, values: dict[str, Any], change: Callable[[list[str], list[str]], list[str]]
 ) -> int:
     """Change the list of active built-in tools; extensions' tools are always active."""
-    named = values.pop("tools")
+    names = values.pop("tools")
     with options.connect() as daemon:
         built_in = [tool for tool in _tools(daemon, values) if tool["source"] == "builtin"]
         known = {tool["name"] for tool in built_in}
-        for name in named:
+        for name in names:
             if name not in known:
                 raise ClientError(_unknown_tool(name, known))
         active = [tool["name"] for tool in built_in if tool["active"]]
-        tools = list(dict.fromkeys(change(active, named)))
+        tools = list(dict.fromkeys(change(active, names)))
         return print_answer(options, daemon.request("set_active_tools", {**values, "tools": tools}))
 
 
-def _tools(daemon: Connection, where: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    page = dict(where)
+def _tools(daemon: Connection, session: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    page = dict(session)
     while True:
         answer = daemon.request("list_tools", page).payload
         yield from answer["tools"]

@@ -29,20 +29,20 @@ SHOWN_BYTES_MAX: Final = 256 * 1024
 
 
 def _trust(options: Options, values: dict[str, Any]) -> int:
-    where = _workspace(values)
+    workspace = _workspace(values)
     with options.connect() as daemon:
         if values.get("list"):
-            return print_answer(options, daemon.request("list_trust", where))
-        payload = _show_file(values["path"]) if "path" in values else _own(daemon, where)
+            return print_answer(options, daemon.request("list_trust", workspace))
+        payload = _show_file(values["path"]) if "path" in values else _own(daemon, workspace)
         if payload is None or not _is_wanted(yes=values.get("yes", False)):
             return FAILED
-        return _done(options, daemon.request("trust", {**payload, **where}).payload, "trusted")
+        return _done(options, daemon.request("trust", {**payload, **workspace}).payload, "trusted")
 
 
 def _untrust(options: Options, values: dict[str, Any]) -> int:
-    named = {"path": str(Path(values["path"]).absolute())} if "path" in values else {}
+    file = {"path": str(Path(values["path"]).absolute())} if "path" in values else {}
     with options.connect() as daemon:
-        answer = daemon.request("untrust", {**named, **_workspace(values)})
+        answer = daemon.request("untrust", {**file, **_workspace(values)})
         return _done(options, answer.payload, "not trusted any more")
 
 
@@ -51,17 +51,17 @@ def _workspace(values: dict[str, Any]) -> Payload:
     return {"workspace": values.get("workspace") or str(current_folder())}
 
 
-def _own(daemon: Connection, where: Payload) -> Payload | None:
+def _own(daemon: Connection, workspace: Payload) -> Payload | None:
     """Show what the project's settings file adds; return the file to trust, if there is one."""
-    listed = daemon.request("list_trust", where).payload
+    listed = daemon.request("list_trust", workspace).payload
     path = str(Path(listed["root"]) / ".nousd" / "config.toml")
-    own = next((file for file in listed["files"] if file["path"] == path), None)
-    if own is None or not own["hash"]:
+    file = next((each for each in listed["files"] if each["path"] == path), None)
+    if file is None or not file["hash"]:
         say(f"the project at {listed['root']} has no settings of its own (.nousd/config.toml)")
         return None
-    for line in file_lines(own):
+    for line in file_lines(file):
         say(line)
-    return {"path": own["path"], "hash": own["hash"]}
+    return {"path": file["path"], "hash": file["hash"]}
 
 
 def _show_file(name: str) -> Payload | None:
@@ -94,8 +94,10 @@ def _is_wanted(*, yes: bool) -> bool:
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
-def _done(options: Options, payload: Payload, what: str) -> int:
-    text = json.dumps(payload, ensure_ascii=False) if options.json else f"{what}: {payload['path']}"
+def _done(options: Options, payload: Payload, action: str) -> int:
+    text = (
+        json.dumps(payload, ensure_ascii=False) if options.json else f"{action}: {payload['path']}"
+    )
     print(sanitize_output(text))
     return DONE
 

@@ -163,6 +163,6 @@ def _cells(sums: Sums) -> Iterator[str]:
 
 
 def _remarks(total: Sums) -> Iterator[str]:
-    for name, what in (("uncounted_calls", "tokens"), ("unpriced_calls", "cost")):
+    for name, unit in (("uncounted_calls", "tokens"), ("unpriced_calls", "cost")):
         if total[name]:
-            yield f"({total[name]:,} of {total['calls']:,} calls: {what} not known)"
+            yield f"({total[name]:,} of {total['calls']:,} calls: {unit} not known)"

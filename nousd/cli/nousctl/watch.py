@@ -59,8 +59,8 @@ def prompt_stream(options: Options, payload: dict[str, Any]) -> int:
 
 def tell_how_to_abort(run: str, session_id: str | None) -> None:
     """Tell the user that an interrupted command has not ended its run."""
-    named = "" if session_id is None else f" --session {session_id}"
-    say(f"\n{run} goes on; stop it with: nousctl abort{named}")
+    option = "" if session_id is None else f" --session {session_id}"
+    say(f"\n{run} goes on; stop it with: nousctl abort{option}")
 
 
 def tell_hooks(options: Options, payload: Mapping[str, Any]) -> None:

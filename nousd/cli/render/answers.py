@@ -249,8 +249,8 @@ def _render_auth_status(payload: Payload) -> Iterator[str]:
     status = payload["auth"]
     words = {True: "logged in", False: "not logged in", None: "its log-in cannot be seen"}
     of = f" as {status['account']}" if "account" in status else ""
-    where = f" for {payload['namespace']}" if payload["namespace"] != "default" else ""
-    yield f"{payload['runtime']}{where}: {words[status.get('is_logged_in')]}{of}"
+    namespace = f" for {payload['namespace']}" if payload["namespace"] != "default" else ""
+    yield f"{payload['runtime']}{namespace}: {words[status.get('is_logged_in')]}{of}"
     for name, is_there in status.get("details", {}).items():
         yield f"    {name}: {'there' if is_there else 'missing'}"
     if "home" in status:
@@ -264,8 +264,8 @@ def _render_agents(payload: Payload) -> Iterator[str]:
         marks = [agent["source"], *([] if agent["trusted"] else ["not trusted"])]
         if not agent["usable"]:
             marks = [agent["source"], "not usable"]
-        what = snippet(agent.get("description", ""))
-        yield f"{agent['name']} ({', '.join(marks)})  {what}".rstrip()
+        description = snippet(agent.get("description", ""))
+        yield f"{agent['name']} ({', '.join(marks)})  {description}".rstrip()
         yield f"    {agent['path']}"
         for problem in agent.get("problems", ()):
             yield f"    {problem}"
@@ -283,10 +283,10 @@ def _render_tools(payload: Payload) -> Iterator[str]:
 
 def _render_mcp_servers(payload: Payload) -> Iterator[str]:
     for server in payload["servers"]:
-        where = server.get("url") or " ".join(server.get("command", ()))
+        source = server.get("url") or " ".join(server.get("command", ()))
         count = len(server["tools"])
         of = f"  of {server['session_id']}" if "session_id" in server else ""
-        yield f"{server['name']}{of}  {server['state']}  {count} tools  {snippet(where)}".rstrip()
+        yield f"{server['name']}{of}  {server['state']}  {count} tools  {snippet(source)}".rstrip()
         for reason in (server.get("error"), *server.get("left_out", ())):
             if reason:
                 yield f"  {snippet(reason)}"

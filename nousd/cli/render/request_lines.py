@@ -23,17 +23,21 @@ class NoAnswer(NousdError):
 
 def waiting_lines(status: str) -> list[str]:
     """Return the lines that show the request in a status; none if the status is not about a request."""
-    what, _, facts = status.partition(": ")
-    if what == "permission_requested":
-        request = json.loads(facts)
+    kind, _, text = status.partition(": ")
+    if kind == "permission_requested":
+        request = json.loads(text)
         decisions = "once|deny" if "outside" in request else "once|session|always|deny"
-        how = f"nousctl permission confirm {request['tool_call_id']} {decisions}"
-        what, *args = call_lines(request)
-        return [f"waits for you: {what}", *args, f"  {how}"]
-    if what == "question_asked":
-        asked = json.loads(facts)
-        lines = [line for question in asked["questions"] for line in question_lines(question)]
-        return ["asks you:", *lines, f"  nousctl question answer {asked['question_id']} ANSWER..."]
+        command = f"nousctl permission confirm {request['tool_call_id']} {decisions}"
+        call, *args = call_lines(request)
+        return [f"waits for you: {call}", *args, f"  {command}"]
+    if kind == "question_asked":
+        request = json.loads(text)
+        lines = [line for question in request["questions"] for line in question_lines(question)]
+        return [
+            "asks you:",
+            *lines,
+            f"  nousctl question answer {request['question_id']} ANSWER...",
+        ]
     return []
 
 
@@ -47,9 +51,9 @@ def render_permissions(payload: Payload) -> Iterator[str]:
         yield "asking    no connected client answers requests: calls that need approval are denied"
     for rule in payload["rules"]:
         yield f"rule      {rule['decision']} {rule_line(rule['rule'])}  ({rule['origin']})"
-    for where, key in (("session", "granted"), ("always", "granted_everywhere")):
+    for scope, key in (("session", "granted"), ("always", "granted_everywhere")):
         for rule in payload[key]:
-            yield f"granted   {rule_line(rule)}  ({where})"
+            yield f"granted   {rule_line(rule)}  ({scope})"
     for request in payload["pending"]:
         yield f"waiting   {request['tool_call_id']}"
         yield from (f"          {line}" for line in request_lines(request))
@@ -70,7 +74,7 @@ def why_lines(request: Payload) -> list[str]:
     """Return the lines with the reason for an approval, the paths that it opens, and its rule."""
     rule = request.get("rule")
     offered = [] if rule is None else [f"session and always allow: {rule_line(rule)}"]
-    opened = [f"opens {place}" for place in request.get("outside", ())]
+    opened = [f"opens {path}" for path in request.get("outside", ())]
     lines = (f"because {request['reason']}", *opened, *offered)
     return [harmless(line, one_line=True) for line in lines]
 
@@ -203,8 +207,8 @@ def _facts(call: Payload) -> Iterator[str]:
     args = json.dumps(call["args"], ensure_ascii=False)
     yield f"{call['tool_call_id']}  attempt {call['attempt']}  {_state(call)}"
     yield f"{call['tool_name']} {args}"
-    where = [call["session_id"], *([call["run_id"]] if "run_id" in call else ["no run"])]
-    yield f"in {', '.join(where)}, requested at {local_time(call['requested_at'])}"
+    ids = [call["session_id"], *([call["run_id"]] if "run_id" in call else ["no run"])]
+    yield f"in {', '.join(ids)}, requested at {local_time(call['requested_at'])}"
     if "duration_ms" in call:
         yield f"ran {call['duration_ms']} ms in the {call.get('execution_env', 'host')}"
 

@@ -12,7 +12,7 @@ from nousd.cli.render.refusals import cause_text, provider_hint
 from nousd.cli.render.request_lines import waiting_lines
 from nousd.client.answers import ReceivedEvent
 
-_TOLD_BY_ENDS: Final = frozenset({"provider_aborted", "tool_blocked"})
+_REDUNDANT_WARNINGS: Final = frozenset({"provider_aborted", "tool_blocked"})
 """Warnings that add nothing to the end of the run or call, which follows immediately."""
 
 _REASON_CHARS_MAX: Final = 400
@@ -112,7 +112,7 @@ class RunPrinter:
                 for line in waiting_lines(payload["message"]):
                     self._remark(line)
             case "warning":
-                if payload["code"] not in _TOLD_BY_ENDS:
+                if payload["code"] not in _REDUNDANT_WARNINGS:
                     self._remark(trouble_text("warning", payload, verbose=self._verbose))
                 self._hint(payload)
             case "error":

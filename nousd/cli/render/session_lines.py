@@ -30,8 +30,8 @@ def render_session_matches(payload: Payload) -> Iterator[str]:
     if not payload["matches"]:
         yield "nothing found"
     if "before" in payload:
-        how = "searched in part" if payload["partial"] else "more"
-        yield f"({how}: --before {payload['before']})"
+        more = "searched in part" if payload["partial"] else "more"
+        yield f"({more}: --before {payload['before']})"
 
 
 def _state(row: Payload) -> str:
@@ -58,9 +58,9 @@ def render_session_record(payload: Payload) -> Iterator[str]:
     yield f"workspace {format_folder(row['workspace'])}"
     yield f"model     {row['provider']} {row['model']}, mode {row['permission_mode']}"
     if "attached_from" in row:
-        why = f": {row['attach_reason']}" if "attach_reason" in row else ""
+        reason = f": {row['attach_reason']}" if "attach_reason" in row else ""
         folder = format_folder(row["attached_from"])
-        yield f"before    {folder}, until {local_time(row['attached_at'])}{why}"
+        yield f"before    {folder}, until {local_time(row['attached_at'])}{reason}"
     if "override" in row:
         yield f"override  until {local_time(row['override']['expires_at'])}"
     for key in ("parent_id", "run_id", "leaf_id"):

@@ -61,10 +61,10 @@ async def _edit(args: Edit, context: ToolContext) -> ToolResult:
 
 
 def _apply(path_sandbox: PathSandbox, args: Edit) -> Change:
-    with explain_os_errors("edit", args.path), path_sandbox.locate(args.path) as place:
-        bom, text = read_text(place, args.path)
+    with explain_os_errors("edit", args.path), path_sandbox.locate(args.path) as resolved:
+        bom, text = read_text(resolved, args.path)
         change = compute_change(text, args)
-        replace_file(place, bom + change.after.encode())
+        replace_file(resolved, bom + change.after.encode())
     return change
 
 
@@ -72,8 +72,8 @@ def _access(args: Edit, context: ToolContext) -> Access:
     result = b""
     if is_attributes(real_parts(args.path, context)):
         # A fault is reported by the call itself, which then changes nothing.
-        with suppress(ToolError, OSError), context.path_sandbox.locate(args.path) as place:
-            result = compute_change(read_text(place, args.path)[1], args).after.encode()
+        with suppress(ToolError, OSError), context.path_sandbox.locate(args.path) as resolved:
+            result = compute_change(read_text(resolved, args.path)[1], args).after.encode()
     return access_to_write({args.path: result}, context)
 
 

@@ -210,9 +210,9 @@ def _program() -> str:
 def _make_ignored(context: ToolContext) -> None:
     """Create the directory of the worktrees, with a ``.gitignore`` that hides it from the repository."""
     with (
-        context.path_sandbox.locate(f"{WORKTREES}/.gitignore", create_parents=True) as place,
+        context.path_sandbox.locate(f"{WORKTREES}/.gitignore", create_parents=True) as resolved,
         suppress(FileExistsError),
-        os.fdopen(place.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file,
+        os.fdopen(resolved.open(os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as file,
     ):
         file.write("*\n")
 

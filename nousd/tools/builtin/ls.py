@@ -40,11 +40,11 @@ async def _ls(args: Ls, context: ToolContext) -> ToolResult:
 def _listing(path_sandbox: PathSandbox, args: Ls) -> str:
     with (
         explain_os_errors("ls", args.path),
-        path_sandbox.locate(args.path) as place,
-        place.open_folder() as folder,
+        path_sandbox.locate(args.path) as resolved,
+        resolved.open_folder() as folder,
         os.scandir(folder) as entries,
     ):
-        base = place.parts
+        base = resolved.parts
         names = [
             entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
             for entry in islice(entries, ENTRIES_MAX)

@@ -179,18 +179,18 @@ class _Plan:
 
     def _read(self, path: str, parts: Parts) -> Content | None:
         try:
-            with self._confinement.locate_real(parts) as place:
-                place.require_writable()
-                status = place.status()
+            with self._confinement.locate_real(parts) as resolved:
+                resolved.require_writable()
+                status = resolved.status()
                 if status is None:
                     return None
-                data = self._bytes_of(path, place)
+                data = self._bytes_of(path, resolved)
                 return Content(data, stat.S_IMODE(status.st_mode))
         except FileNotFoundError:  # a parent folder does not exist
             return None
 
-    def _bytes_of(self, path: str, place: ResolvedPath) -> bytes:
-        with place.open_file() as file:
+    def _bytes_of(self, path: str, resolved: ResolvedPath) -> bytes:
+        with resolved.open_file() as file:
             data = file.read(TEXT_BYTES_MAX + 1)
         self._count(path, len(data))
         return data
@@ -218,15 +218,15 @@ def _describe_diff(diff: FileDiff, moved: int) -> str:
     removed = sum(hunk.removed for hunk in diff.hunks)
     name = format_given(diff.new or diff.old or "")
     if diff.old is None:
-        what = f"made {name}"
+        action = f"made {name}"
     elif diff.new is None:
-        what = f"removed {name}"
+        action = f"removed {name}"
     elif diff.old != diff.new:
-        what = f"{'copied' if diff.is_copy else 'renamed'} {format_given(diff.old)} to {name}"
+        action = f"{'copied' if diff.is_copy else 'renamed'} {format_given(diff.old)} to {name}"
     else:
-        what = f"changed {name}"
+        action = f"changed {name}"
     note = f" ({moved} of {len(diff.hunks)} hunks on other lines than they say)" if moved else ""
-    return f"{what}: +{added} -{removed}{note}"
+    return f"{action}: +{added} -{removed}{note}"
 
 
 def _fault(path: str | None, reason: str) -> ToolError:

@@ -55,8 +55,8 @@ async def _read(args: Read, context: ToolContext) -> ToolResult:
 def _result(context: ToolContext, args: Read) -> ToolResult:
     with (
         explain_os_errors("read", args.path),
-        context.path_sandbox.locate(args.path) as place,
-        place.open_file() as file,
+        context.path_sandbox.locate(args.path) as resolved,
+        resolved.open_file() as file,
     ):
         probe = file.read(BINARY_PROBE_BYTES)
         if (kind := binary_kind(probe)) is not None:
@@ -143,8 +143,8 @@ def _whole(file: BinaryIO, begun: bytes, lines_max: int | None, secrets: Secrets
             data += without.finish()
             break
         data += without.feed(chunk)
-    whole = bytes(data[:KEPT_BYTES_MAX])
-    return whole if lines_max is None else b"\n".join(whole.split(b"\n", lines_max)[:lines_max])
+    content = bytes(data[:KEPT_BYTES_MAX])
+    return content if lines_max is None else b"\n".join(content.split(b"\n", lines_max)[:lines_max])
 
 
 def _count_fitting(lines: list[bytes]) -> int:

@@ -47,13 +47,13 @@ async def _run(args: TaskArguments, context: ToolContext) -> ToolResult:
     results = await context.tasks.run(args.tasks, context.emit)
     headings = _headings(results)
     bodies = ["\n".join(filter(None, (result.error, result.text))) for result in results]
-    whole = within_bounds(_join_sections(headings, bodies).encode("utf-8", "replace"))
-    assert isinstance(whole, bytes)
+    full = within_bounds(_join_sections(headings, bodies).encode("utf-8", "replace"))
+    assert isinstance(full, bytes)
     shown = _join_sections(headings, [_beginning(body, len(bodies)) for body in bodies])
     return ToolResult(
-        text=f"{shown}\n\n[The whole of this: artifact {digest(whole)}]",
+        text=f"{shown}\n\n[The whole of this: artifact {digest(full)}]",
         is_error=all(result.status != "completed" for result in results),
-        full=whole,
+        full=full,
     )
 
 
@@ -61,8 +61,8 @@ def _headings(results: Sequence[TaskResult]) -> list[str]:
     headings = []
     for number, result in enumerate(results, 1):
         place = f"[{number}/{len(results)}] " if len(results) > 1 else ""
-        where = f" (session {result.session_id}, run {result.run_id})" if result.run_id else ""
-        headings.append(f"{place}{result.name}: {result.status}{where}")
+        ids = f" (session {result.session_id}, run {result.run_id})" if result.run_id else ""
+        headings.append(f"{place}{result.name}: {result.status}{ids}")
     return headings
 
 

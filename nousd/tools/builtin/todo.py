@@ -69,12 +69,12 @@ def build_list(items: tuple[TodoGiven, ...]) -> tuple[Todo, ...]:
     """
     todos = tuple(
         Todo(
-            id=str(place) if item.id is UNSET else item.id,
+            id=str(position) if item.id is UNSET else item.id,
             content=item.content,
             status=item.status,
             priority=item.priority,
         )
-        for place, item in enumerate(items, 1)
+        for position, item in enumerate(items, 1)
     )
     seen: set[str] = set()
     for todo in todos:

@@ -33,9 +33,9 @@ def _put(path_sandbox: PathSandbox, args: Write) -> int:
     data = args.content.encode()
     with (
         explain_os_errors("write", args.path),
-        path_sandbox.locate(args.path, create_parents=True) as place,
+        path_sandbox.locate(args.path, create_parents=True) as resolved,
     ):
-        replace_file(place, data)
+        replace_file(resolved, data)
     return len(data)
 
 

@@ -107,7 +107,7 @@ def _place(text: str, cursor: int, hunk: Hunk, old: str, expected: int | None) -
     if not places:
         raise _fault(hunk, f"does not fit: {_difference(text, hunk, expected)}")
     if len(places) > 1:
-        first, second = (text.count("\n", 0, place) + 1 for place in places)
+        first, second = (text.count("\n", 0, position) + 1 for position in places)
         raise _fault(
             hunk,
             f"fits at lines {first} and {second}, but not at line {hunk.start}, which it names;"
@@ -152,5 +152,5 @@ def _quote_line(line: str) -> str:
     return repr(line if len(line) <= _SHOWN_CHARS else line[:_SHOWN_CHARS] + "...")
 
 
-def _fault(hunk: Hunk, what: str) -> ToolError:
-    return ToolError(f"the hunk of line {hunk.line} {what}")
+def _fault(hunk: Hunk, reason: str) -> ToolError:
+    return ToolError(f"the hunk of line {hunk.line} {reason}")

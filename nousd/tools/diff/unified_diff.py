@@ -264,8 +264,8 @@ class _Reader:
         """Return the current line as a header, without a CR."""
         return self._lines[self._at].removesuffix("\r")
 
-    def _fault(self, what: str, line: int | None = None) -> ToolError:
-        return ToolError(f"patch_failed: line {line or self._at + 1}: {what}")
+    def _fault(self, reason: str, line: int | None = None) -> ToolError:
+        return ToolError(f"patch_failed: line {line or self._at + 1}: {reason}")
 
 
 class _Body:

@@ -78,38 +78,38 @@ def _stage_change(
     for folder in _missing_folders(path_sandbox, change):
         made.callback(_remove_folder, path_sandbox, folder)
     makes = change.after is not None
-    with path_sandbox.locate_real(change.parts, create_parents=makes) as place:
-        old = writable(place)
+    with path_sandbox.locate_real(change.parts, create_parents=makes) as resolved:
+        old = writable(resolved)
         if (old is None) != (change.before is None):
             raise ToolError(f"path_changed: {'/'.join(change.parts)}: it came or went meanwhile")
         if change.after is None:
             return None
         after = change.after
         return staging.enter_context(
-            stage_file(place, after.data, old, mode=after.mode, executable=after.executable)
+            stage_file(resolved, after.data, old, mode=after.mode, executable=after.executable)
         )
 
 
 def _put(path_sandbox: PathSandbox, change: Change, file: StagedFile | None) -> None:
-    with path_sandbox.locate_real(change.parts) as place:
+    with path_sandbox.locate_real(change.parts) as resolved:
         if file is not None:
-            file.put(place)
+            file.put(resolved)
             return
-        place.require_writable()
-        os.unlink(place.name, dir_fd=place.folder)
-        sync_folder(place)
+        resolved.require_writable()
+        os.unlink(resolved.name, dir_fd=resolved.folder)
+        sync_folder(resolved)
 
 
 def _take_back(path_sandbox: PathSandbox, change: Change, lost: list[str]) -> None:
     try:
-        with path_sandbox.locate_real(change.parts) as place:
+        with path_sandbox.locate_real(change.parts) as resolved:
             if change.before is None:
                 with suppress(FileNotFoundError):
-                    os.unlink(place.name, dir_fd=place.folder)
+                    os.unlink(resolved.name, dir_fd=resolved.folder)
                 return
             before = change.before
-            with stage_file(place, before.data, place.status(), mode=before.mode) as file:
-                file.put(place)
+            with stage_file(resolved, before.data, resolved.status(), mode=before.mode) as file:
+                file.put(resolved)
     except (OSError, ToolError):
         lost.append("/".join(change.parts))
 
@@ -121,8 +121,8 @@ def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Part
     for length in range(1, len(change.parts)):
         folder = change.parts[:length]
         try:
-            with path_sandbox.locate_real(folder, in_passing=True) as place:
-                is_missing = place.status() is None
+            with path_sandbox.locate_real(folder, in_passing=True) as resolved:
+                is_missing = resolved.status() is None
         except FileNotFoundError:
             is_missing = True
         if is_missing:
@@ -133,6 +133,6 @@ def _remove_folder(path_sandbox: PathSandbox, folder: Parts) -> None:
     """Remove a directory if it is empty."""
     with (
         suppress(OSError, ToolError),
-        path_sandbox.locate_real(folder, in_passing=True) as place,
+        path_sandbox.locate_real(folder, in_passing=True) as resolved,
     ):
-        os.rmdir(place.name, dir_fd=place.folder)
+        os.rmdir(resolved.name, dir_fd=resolved.folder)

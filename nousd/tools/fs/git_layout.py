@@ -75,10 +75,10 @@ def repository_around(
         made, removed: the real paths of the files that the call makes or changes, and removes.
     """
     for folder in _folders_around((*made, *removed)):
-        place = workdir.joinpath(*folder)
+        path = workdir.joinpath(*folder)
         removed_names = {parts[-1].lower() for parts in removed if parts[:-1] == folder}
         new_names = {parts[len(folder)].lower() for parts in made if parts[: len(folder)] == folder}
-        if is_repository(place) or is_repository(place, new_names, removed_names):
+        if is_repository(path) or is_repository(path, new_names, removed_names):
             return folder
     return None
 

@@ -20,9 +20,9 @@ KERNEL_PLACES: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 opened."""
 
 
-def is_kernels(place: Path) -> bool:
+def is_kernels(path: Path) -> bool:
     """Return whether an absolute real path lies in one of ``KERNEL_PLACES``."""
-    return any(place.is_relative_to(kernels) for kernels in KERNEL_PLACES)
+    return any(path.is_relative_to(kernels) for kernels in KERNEL_PLACES)
 
 
 def leads_out(parts: Parts) -> bool:
@@ -30,9 +30,9 @@ def leads_out(parts: Parts) -> bool:
     return parts[:1] == (UP,)
 
 
-def from_workdir(workdir: PurePath, place: PurePath) -> Parts:
-    """Return the spelling of ``place``. Both paths are absolute, without links and ``..``."""
-    here, there = workdir.parts, place.parts
+def from_workdir(workdir: PurePath, path: PurePath) -> Parts:
+    """Return the spelling of ``path``. Both paths are absolute, without links and ``..``."""
+    here, there = workdir.parts, path.parts
     shared = 0
     while shared < min(len(here), len(there)) and here[shared] == there[shared]:
         shared += 1
@@ -51,7 +51,7 @@ def normalize_parts(workdir: PurePath, parts: Parts) -> Parts:
 def kernel_devices() -> frozenset[int]:
     """Return the device numbers of kernel file systems, wherever they are mounted."""
     devices = set()
-    for place in KERNEL_PLACES[:2]:
+    for path in KERNEL_PLACES[:2]:
         with suppress(OSError):
-            devices.add(os.stat(place).st_dev)
+            devices.add(os.stat(path).st_dev)
     return frozenset(devices)

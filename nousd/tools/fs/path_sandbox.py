@@ -91,18 +91,20 @@ class PathSandbox:
             raise ConfigError(f"workdir: {workdir} is not a directory")
         # The workspace may be named through a link; paths spelled that way are inside as well.
         self._roots = (self.workdir.parts, self.spelled.parts)
-        places = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]
-        if any(self.workdir.is_relative_to(place) for place in places):
+        spellings = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]
+        if any(self.workdir.is_relative_to(spelling) for spelling in spellings):
             raise ConfigError(f"workdir: {workdir} lies in the daemon's own state")
-        self._hidden = {rest for place in places if (rest := self._inside(place.parts)) is not None}
-        around = (from_workdir(self.workdir, place) for place in (*places, *KERNEL_PLACES))
-        self._hidden |= {parts for parts in around if leads_out(parts)}
+        self._hidden = {
+            rest for spelling in spellings if (rest := self._inside(spelling.parts)) is not None
+        }
+        outside = (from_workdir(self.workdir, path) for path in (*spellings, *KERNEL_PLACES))
+        self._hidden |= {parts for parts in outside if leads_out(parts)}
 
     def is_hidden(self, parts: Parts) -> bool:
         """Return whether the real path ``parts`` belongs to the daemon or, outside of the workspace, to
         the kernel.
         """
-        return any(parts[: len(place)] == place for place in self._hidden)
+        return any(parts[: len(hidden)] == hidden for hidden in self._hidden)
 
     def restrict(
         self,
@@ -142,8 +144,8 @@ class PathSandbox:
         if self.restrictions.closed_files is None or not self.restrictions.hard_links:
             return False
         try:
-            with self.locate(path) as place:
-                status = place.status()
+            with self.locate(path) as resolved:
+                status = resolved.status()
         except (ToolError, OSError):
             return False
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_nlink == 1:
@@ -178,24 +180,24 @@ class PathSandbox:
         absolute = os.path.normpath(self.workdir / real)
         return absolute if absolute.isprintable() else None
 
-    def allow_outside(self, places: Iterable[str]) -> PathSandbox:
+    def allow_outside(self, paths: Iterable[str]) -> PathSandbox:
         """Return a copy for one call that may also use the given outside paths and everything below
         them.
 
         Args:
-            places: as ``beyond`` returns them.
+            paths: as ``beyond`` returns them.
         """
         opened = copy.copy(self)
-        opened.opened = tuple(places)
+        opened.opened = tuple(paths)
         opened._opened = frozenset(  # noqa: SLF001
-            from_workdir(self.workdir, Path(place)) for place in opened.opened
+            from_workdir(self.workdir, Path(path)) for path in opened.opened
         )
         opened._kernel_devices = kernel_devices()  # noqa: SLF001
         return opened
 
-    def make_relative(self, place: str) -> str:
+    def make_relative(self, path: str) -> str:
         """Return the spelling of ``real`` for a path that ``beyond`` has returned."""
-        return "/".join(from_workdir(self.workdir, Path(place))) or "."
+        return "/".join(from_workdir(self.workdir, Path(path))) or "."
 
     def is_seen(self, parts: Parts) -> bool:
         """Return whether the real path ``parts`` appears in lists and searches."""
@@ -210,7 +212,9 @@ class PathSandbox:
 
     def may_pass(self, parts: Parts) -> bool:
         """Return whether a directory may be created at a real path on the way to an allowed path."""
-        return not leads_out(parts) or any(place[: len(parts)] == parts for place in self._opened)
+        return not leads_out(parts) or any(
+            allowed[: len(parts)] == parts for allowed in self._opened
+        )
 
     def real(self, path: str) -> str:
         """Return the real path, with slashes, relative to the workspace; ``.`` for the workspace itself.
@@ -256,9 +260,9 @@ class PathSandbox:
             if self.restrictions.close_to_writing(real):
                 raise make_denied_error(path, "writing")
         names = self._names_from_top(path)
-        with self._walk_to(names, path, create_parents=create_parents) as place:
-            self._require_open(place.parts, path)
-            yield place
+        with self._walk_to(names, path, create_parents=create_parents) as resolved:
+            self._require_open(resolved.parts, path)
+            yield resolved
 
     @contextmanager
     def locate_real(
@@ -274,14 +278,14 @@ class PathSandbox:
         """
         path = "/".join(parts)
         names = [*self._names_of_workdir, *parts]
-        with self._walk_to(names, path, create_parents=create_parents) as place:
-            if place.parts != parts:
+        with self._walk_to(names, path, create_parents=create_parents) as resolved:
+            if resolved.parts != parts:
                 raise ToolError(
                     f"path_changed: {format_given(path)}: a folder became a link meanwhile"
                 )
             if not (in_passing and self.may_pass(parts)):
                 self._require_open(parts, path)
-            yield place
+            yield resolved
 
     @contextmanager
     def _walk_to(

@@ -73,9 +73,9 @@ class Restrictions(NamedTuple):
         """Return whether the real path ``parts`` must be neither read nor listed."""
         return _matches(self.reading, parts)
 
-    def closes_place(self, place: str) -> bool:
-        """Return whether the real path ``place``, with slashes, must not be read."""
-        return self.close_to_reading(tuple(place.split("/")))
+    def closes_place(self, path: str) -> bool:
+        """Return whether the real path ``path``, with slashes, must not be read."""
+        return self.close_to_reading(tuple(path.split("/")))
 
     def close_to_writing(self, parts: tuple[str, ...]) -> bool:
         """Return whether the real path ``parts`` must be neither created, changed nor removed."""
@@ -131,13 +131,13 @@ class Restrictions(NamedTuple):
         return not any(os.path.samestat(status, own) for own in _files(self.own))
 
 
-def _files(places: Iterable[Path]) -> Iterator[os.stat_result]:
-    """Yield the status of the existing files among ``places`` and below its directories."""
-    for place in places:
+def _files(paths: Iterable[Path]) -> Iterator[os.stat_result]:
+    """Yield the status of the existing files among ``paths`` and below its directories."""
+    for path in paths:
         with suppress(OSError):
-            if not place.is_dir():
-                yield os.stat(place)
-            for folder, _, names in walk(str(place)):
+            if not path.is_dir():
+                yield os.stat(path)
+            for folder, _, names in walk(str(path)):
                 yield from (os.lstat(os.path.join(folder, name)) for name in names)  # noqa: PTH118
 
 
@@ -145,7 +145,7 @@ def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> b
     if not patterns:
         return False
     above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] or ["."]
-    return any(pattern.fullmatch(place) for pattern in patterns for place in above)
+    return any(pattern.fullmatch(path) for pattern in patterns for path in above)
 
 
 class ResolvedPath:
@@ -174,7 +174,7 @@ class ResolvedPath:
         self.parts = parts
         self._given_path = given_path
         self._restrictions = restrictions
-        self._ways = (parts, *links)
+        self._followed = (parts, *links)
 
     def open(self, flags: int) -> int:
         """Return a descriptor; never follow a link, never block. Restrictions are not checked."""
@@ -225,7 +225,7 @@ class ResolvedPath:
             ToolError: ``path_denied``.
             OSError: as ``open_file``.
         """
-        if any(map(self._restrictions.close_to_writing, self._ways)):
+        if any(map(self._restrictions.close_to_writing, self._followed)):
             raise make_denied_error(self._given_path, "writing")
         status = self.status()
         if status is not None:
@@ -233,7 +233,7 @@ class ResolvedPath:
         return status
 
     def _require_readable(self) -> None:
-        if any(map(self._restrictions.close_to_reading, self._ways)):
+        if any(map(self._restrictions.close_to_reading, self._followed)):
             raise make_denied_error(self._given_path, "reading")
 
 

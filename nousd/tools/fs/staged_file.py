@@ -38,28 +38,32 @@ class StagedFile:
         self._folder = folder
         self._name = name
 
-    def put(self, place: ResolvedPath) -> None:
+    def put(self, resolved: ResolvedPath) -> None:
         """Move it into place, atomically and durably.
 
         Raises:
             OSError: nothing has changed, or the change may not be durable.
         """
         if self._name is not None:
-            os.replace(self._name, place.name, src_dir_fd=self._folder, dst_dir_fd=place.folder)
+            os.replace(
+                self._name, resolved.name, src_dir_fd=self._folder, dst_dir_fd=resolved.folder
+            )
         else:
             name = _new_name()
             # The link in /proc leads to the file itself, which has no other path.
-            os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=place.folder)
+            os.link(f"/proc/self/fd/{self._descriptor}", name, dst_dir_fd=resolved.folder)
             with ExitStack() as undo:
-                undo.callback(_remove, place.folder, name)
-                os.replace(name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+                undo.callback(_remove, resolved.folder, name)
+                os.replace(
+                    name, resolved.name, src_dir_fd=resolved.folder, dst_dir_fd=resolved.folder
+                )
                 undo.pop_all()
-        sync_folder(place)
+        sync_folder(resolved)
 
 
 @contextmanager
 def stage_file(
-    place: ResolvedPath,
+    resolved: ResolvedPath,
     data: bytes,
     old: os.stat_result | None = None,
     *,
@@ -74,9 +78,9 @@ def stage_file(
         executable: whether everyone who may read it may also run it.
     """
     with ExitStack() as stack:
-        descriptor, name = _create_file(place.folder)
+        descriptor, name = _create_file(resolved.folder)
         file = stack.enter_context(os.fdopen(descriptor, "wb"))
-        folder = place.folder
+        folder = resolved.folder
         if name is not None:
             # The directory may have been moved by the end of the block.
             folder = os.dup(folder)
@@ -99,9 +103,9 @@ def runnable(mode: int) -> int:
     return mode | (mode & 0o444) >> 2
 
 
-def sync_folder(place: ResolvedPath) -> None:
+def sync_folder(resolved: ResolvedPath) -> None:
     """Make the names in a directory durable."""
-    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
+    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=resolved.folder)
     try:
         os.fsync(folder)
     finally:

@@ -48,7 +48,7 @@ def binary_kind(probe: bytes) -> str | None:
     return "a binary file"
 
 
-def read_text(place: ResolvedPath, path: str) -> tuple[bytes, str]:
+def read_text(resolved: ResolvedPath, path: str) -> tuple[bytes, str]:
     """Read a whole file.
 
     Returns:
@@ -58,7 +58,7 @@ def read_text(place: ResolvedPath, path: str) -> tuple[bytes, str]:
         ToolError: it is too large, or not UTF-8 text.
         OSError: it cannot be read.
     """
-    with place.open_file() as file:
+    with resolved.open_file() as file:
         data = file.read(TEXT_BYTES_MAX + 1)
     if len(data) > TEXT_BYTES_MAX:
         raise ToolError(f"edit_failed: {format_given(path)} is larger than {TEXT_BYTES_MAX} bytes")
@@ -71,7 +71,7 @@ def read_text(place: ResolvedPath, path: str) -> tuple[bytes, str]:
         raise ToolError(f"edit_failed: {format_given(path)} is not UTF-8 text") from error
 
 
-def replace_file(place: ResolvedPath, data: bytes) -> None:
+def replace_file(resolved: ResolvedPath, data: bytes) -> None:
     """Create a file, or replace a regular file.
 
     A replaced file keeps its mode; a new file gets 0666 less the umask.
@@ -79,19 +79,19 @@ def replace_file(place: ResolvedPath, data: bytes) -> None:
     Raises:
         ToolError, OSError: as ``writable``, ``ResolvedPath.require_unobeyed`` and ``StagedFile.put``.
     """
-    place.require_unobeyed(data)
-    with stage_file(place, data, writable(place)) as staged:
-        staged.put(place)
+    resolved.require_unobeyed(data)
+    with stage_file(resolved, data, writable(resolved)) as staged:
+        staged.put(resolved)
 
 
-def writable(place: ResolvedPath) -> os.stat_result | None:
+def writable(resolved: ResolvedPath) -> os.stat_result | None:
     """Return the existing file if it may be changed; None if it does not exist.
 
     Raises:
         ToolError, OSError: as ``ResolvedPath.require_writable``; also for files that may not be written.
     """
-    old = place.require_writable()
+    old = resolved.require_writable()
     if old is not None:
         # Renaming needs only permission for the directory; a write should need it for the file.
-        os.close(place.open(os.O_WRONLY))
+        os.close(resolved.open(os.O_WRONLY))
     return old

@@ -35,9 +35,9 @@ class FoundEntry(NamedTuple):
 class Tree:
     """A directory and everything below it. Only valid inside ``open_tree``."""
 
-    def __init__(self, path_sandbox: PathSandbox, place: ResolvedPath, top: int) -> None:
+    def __init__(self, path_sandbox: PathSandbox, resolved: ResolvedPath, top: int) -> None:
         self._confinement = path_sandbox
-        self._base = place.parts
+        self._base = resolved.parts
         self._top = top
 
     def __iter__(self) -> Iterator[FoundEntry]:
@@ -91,5 +91,5 @@ def open_tree(path_sandbox: PathSandbox, path: str) -> Iterator[Tree]:
     Raises:
         ToolError, OSError: as ``PathSandbox.locate`` and ``ResolvedPath.open_folder``.
     """
-    with path_sandbox.locate(path) as place, place.open_folder() as top:
-        yield Tree(path_sandbox, place, top)
+    with path_sandbox.locate(path) as resolved, resolved.open_folder() as top:
+        yield Tree(path_sandbox, resolved, top)

@@ -42,7 +42,7 @@ REFRESH_SECONDS: Final = 1.0
 LISTING_SECONDS: Final = 30.0
 """Seconds that a server may take to list its tools; a slower one is treated as hung."""
 
-LEFT_OUT_TOLD: Final = 16
+LEFT_OUT_SHOWN: Final = 16
 """Maximum tools that are reported as left out."""
 
 ServerState = Literal["connecting", "ready", "backoff", "failed"]
@@ -55,7 +55,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
         error: why it is not ``ready``; "" if it is, or connects for the first time.
         restarts: number of connections after the first one.
         tools: the local names of its tools.
-        left_out: the first ``LEFT_OUT_TOLD`` unusable tools, with the reasons.
+        left_out: the first ``LEFT_OUT_SHOWN`` unusable tools, with the reasons.
     """
 
     state: ServerState = "connecting"
@@ -154,13 +154,13 @@ class McpServer:
         # In a thread, because importing the SDK takes half a second.
         module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
         spec, around = self.spec, self._around
-        own, headers = spec.env, spec.headers
+        env, headers = spec.env, spec.headers
         if not spec.is_literal:
-            own = expand_references(own, around.environ, around.secret)
+            env = expand_references(env, around.environ, around.secret)
             headers = expand_references(headers, around.environ, around.secret)
         async with module.open_session(
             spec,
-            env={**filter_environment(), **own},
+            env={**filter_environment(), **env},
             headers=headers,
             workdir=around.workdir,
             redact=around.redact,
@@ -217,7 +217,7 @@ class McpServer:
             error="",
             protocol_version=protocol_version,
             tools=tuple(definition.name for definition in definitions.usable),
-            left_out=definitions.left_out[:LEFT_OUT_TOLD],
+            left_out=definitions.left_out[:LEFT_OUT_SHOWN],
         )
 
     def _tell(self, **changed: Any) -> None:

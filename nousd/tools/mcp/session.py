@@ -217,9 +217,9 @@ def _meaning_of(error: BaseException, redact_output: Callable[[str], str]) -> No
             return _ServerError(_short(redact_output(reply.message)))
         case ValidationError():
             fault = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, fault["loc"]))
+            field = ".".join(map(str, fault["loc"]))
             return _ServerError(
-                f"the answer is not as the protocol has it: {place}: {fault['msg']}"
+                f"the answer is not as the protocol has it: {field}: {fault['msg']}"
             )
     if not isinstance(error, OSError | httpx2.HTTPError):
         # An error of the SDK because of a server's message, or a bug in nousd.

@@ -52,33 +52,33 @@ class OutputCollector:
 
     def __init__(self, folder: Path | None = None) -> None:
         self._excerpt = _Excerpt()
-        self._whole = OutputCapture(folder)
+        self._capture = OutputCapture(folder)
 
     def feed(self, chunk: bytes) -> None:
         self._excerpt.feed(chunk)
-        self._whole.feed(chunk)
+        self._capture.feed(chunk)
 
     async def wait_room(self) -> None:
         """Wait until more may be fed; call it after each chunk of a large output."""
-        if self._whole.wants_to_spill:
-            await trio.to_thread.run_sync(self._whole.spill)
+        if self._capture.wants_to_spill:
+            await trio.to_thread.run_sync(self._capture.spill)
         else:
             await trio.lowlevel.checkpoint()
 
     async def finish(self) -> None:
         """Finish the output; the results are available afterwards."""
-        if self._whole.is_short:
-            self._whole.finish()
+        if self._capture.is_short:
+            self._capture.finish()
         else:
-            await trio.to_thread.run_sync(self._whole.finish)
+            await trio.to_thread.run_sync(self._capture.finish)
 
     def head(self) -> ToolResult:
         """Return the beginning of the output, with a note if it was cut."""
-        return self._excerpt.head(self._whole)
+        return self._excerpt.head(self._capture)
 
     def tail(self) -> ToolResult:
         """Return the end of the output, with a note if it was cut."""
-        return self._excerpt.tail(self._whole)
+        return self._excerpt.tail(self._capture)
 
 
 class _Excerpt:
@@ -98,24 +98,24 @@ class _Excerpt:
         if len(self._last) > 4 * _TAIL_BYTES:
             del self._last[:-_TAIL_BYTES]
 
-    def head(self, whole: OutputCapture) -> ToolResult:
-        return self._result(first_part(bytes(self._first)), "first", whole)
+    def head(self, capture: OutputCapture) -> ToolResult:
+        return self._result(first_part(bytes(self._first)), "first", capture)
 
-    def tail(self, whole: OutputCapture) -> ToolResult:
-        return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last", whole)
+    def tail(self, capture: OutputCapture) -> ToolResult:
+        return self._result(last_part(bytes(self._last[-_TAIL_BYTES:])), "last", capture)
 
-    def _result(self, part: str, which: str, whole: OutputCapture) -> ToolResult:
+    def _result(self, part: str, position: str, capture: OutputCapture) -> ToolResult:
         part = part.rstrip("\n")
         if self._is_all(part):
             is_short = max(self._bytes, len(part.encode())) <= _SHORT_BYTES_MAX
             # Events show the beginning of a longer text, which lacks the output's last newlines.
-            return ToolResult(text=part, full=None if is_short else whole.content)
+            return ToolResult(text=part, full=None if is_short else capture.content)
         lines = self._newlines + (not self._last.endswith(b"\n"))
         note = (
-            f"[Output cut: the {which} {part.count(chr(10)) + 1} of {lines} lines are shown,"
-            f" {self._bytes} bytes in all.{whole.remark}]"
+            f"[Output cut: the {position} {part.count(chr(10)) + 1} of {lines} lines are shown,"
+            f" {self._bytes} bytes in all.{capture.remark}]"
         )
-        return ToolResult(text=f"{part}\n\n{note}", full=whole.content)
+        return ToolResult(text=f"{part}\n\n{note}", full=capture.content)
 
     def _is_all(self, part: str) -> bool:
         if self._bytes > TOOL_RESULT_BYTES_MAX:
@@ -141,10 +141,10 @@ def within_bounds(full: bytes | SpooledFile) -> bytes | SpooledFile | None:
 
 
 def _whole_of(data: bytes) -> OutputCapture:
-    whole = OutputCapture(in_memory=True)
-    whole.feed(data)
-    whole.finish()
-    return whole
+    capture = OutputCapture(in_memory=True)
+    capture.feed(data)
+    capture.finish()
+    return capture
 
 
 def first_part(data: bytes) -> str:

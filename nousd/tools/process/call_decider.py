@@ -121,7 +121,7 @@ class Decider:
 
     def _send(self, call: Call, answer: Answer) -> None:
         if answer.descriptor < 0:
-            self._reply(call, 0, CONTINUE if answer.is_left else 0)
+            self._reply(call, 0, CONTINUE if answer.is_continued else 0)
             return
         flags = 0 if answer.is_inherited else os.O_CLOEXEC
         request = struct.pack("=QIIII", call.id, AND_SEND, answer.descriptor, 0, flags)

@@ -23,8 +23,8 @@ from contextlib import ExitStack
 
 from nousd.tools.process.entry_opening import Opening
 from nousd.tools.process.waiting_call import (
+    CONTINUED,
     DONE,
-    LEFT,
     LIBC,
     Answer,
     Call,
@@ -135,7 +135,7 @@ class EntryCalls:
 
     def _make_folder(self, form: Form, call: Call, stack: ExitStack) -> Answer:
         if (entry := self._own(form, call, stack)) is None:
-            return LEFT
+            return CONTINUED
         call.take_umask()
         os.mkdir(entry.name, _mode(form, call), dir_fd=entry.folder.descriptor)
         return DONE
@@ -144,7 +144,7 @@ class EntryCalls:
         mode = _mode(form, call)
         entry = self._own(form, call, stack)
         if entry is None or entry.is_folder or stat.S_IFMT(mode) not in KINDS_OF_FILES:
-            return LEFT
+            return CONTINUED
         call.take_umask()
         os.mknod(entry.name, stat.S_IFREG | mode, dir_fd=entry.folder.descriptor)
         return DONE
@@ -154,10 +154,10 @@ class EntryCalls:
         removes_folder = form.change == "rmdir" or flags == AT_REMOVEDIR
         entry = self._own(form, call, stack)
         if entry is None or flags & ~AT_REMOVEDIR or (entry.is_folder and not removes_folder):
-            return LEFT
+            return CONTINUED
         status = entry.status()
         if status is None or self._places.is_closed_file(status) or self._places.is_parted(entry):
-            return LEFT
+            return CONTINUED
         remove = os.rmdir if removes_folder else os.unlink
         remove(entry.name, dir_fd=entry.folder.descriptor)
         self._places.forget(entry)
@@ -167,12 +167,12 @@ class EntryCalls:
         try:
             target = call.path(form.first)
         except OSError:
-            return LEFT
+            return CONTINUED
         entry = self._own(form, call, stack)
         if entry is None or not target or entry.is_folder:
-            return LEFT
+            return CONTINUED
         if entry.folder.is_of_git or not self._places.is_movable(entry):
-            return LEFT
+            return CONTINUED
         os.symlink(target, entry.name, dir_fd=entry.folder.descriptor)
         return DONE
 
@@ -180,17 +180,17 @@ class EntryCalls:
         both = self._both(form, call, stack)
         flags = 0 if form.flags is None else call.read_unsigned(form.flags)
         if both is None or flags & ~AT_SYMLINK_FOLLOW:
-            return LEFT
+            return CONTINUED
         old, new = both
         status = old.status()
         # A read-only file must not get a name under which it can be written, nor a symbolic link a name
         # in a git folder.
         if status is None or not stat.S_ISREG(status.st_mode) or old.is_folder or new.is_folder:
-            return LEFT
+            return CONTINUED
         if self._places.is_closed_file(status) or not self._places.is_free(old):
-            return LEFT
+            return CONTINUED
         if not self._places.is_movable(new):
-            return LEFT
+            return CONTINUED
         where = {"src_dir_fd": old.folder.descriptor, "dst_dir_fd": new.folder.descriptor}
         os.link(old.name, new.name, **where, follow_symlinks=False)
         return DONE
@@ -199,12 +199,12 @@ class EntryCalls:
         both = self._both(form, call, stack)
         flags = 0 if form.flags is None else call.read_unsigned(form.flags)
         if both is None or flags & ~(RENAME_NOREPLACE | RENAME_EXCHANGE):
-            return LEFT
+            return CONTINUED
         old, new = both
         if flags & RENAME_EXCHANGE and old.folder.is_of_git is not new.folder.is_of_git:
-            return LEFT
+            return CONTINUED
         if not all(self._is_movable(entry) for entry in both):
-            return LEFT
+            return CONTINUED
         check_result(
             LIBC.syscall(
                 RENAMEAT2[os.uname().machine],

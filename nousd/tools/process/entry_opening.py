@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from nousd.tools.process.waiting_call import (
+    CONTINUED,
     DONE,
-    LEFT,
     RESOLVE_NO_XDEV,
     Answer,
     Call,
@@ -59,21 +59,21 @@ class Opening:
         """Carry out ``open``, ``openat`` or ``creat``."""
         flags = CREATING if form.flags is None else call.read_unsigned(form.flags)
         if flags & os.O_PATH or flags & ACCESS == ACCESS:
-            return LEFT
+            return CONTINUED
         if (names := call.names(stack, (form.folder, form.path))) is None:
-            return LEFT
+            return CONTINUED
         if flags & os.O_DIRECTORY:
             return self._refuse_unnamed(flags, *names[0], stack)
         kinds = (PARTED, UNREAD) if flags & (ACCESS | os.O_CREAT) else (UNREAD,)
         is_exclusive = flags & EXCLUSIVE == EXCLUSIVE
         follows = not is_exclusive and not flags & os.O_NOFOLLOW
         if (found := self._look_up(*names[0], stack, kinds=kinds, follows=follows)) is None:
-            return LEFT
+            return CONTINUED
         entry, file = found
         if file is not None:
-            return LEFT if is_exclusive else self._open_existing(file, flags)
+            return CONTINUED if is_exclusive else self._open_existing(file, flags)
         if not flags & os.O_CREAT:
-            return LEFT
+            return CONTINUED
         assert form.value is not None
         return _make_file(entry, flags, call.read_unsigned(form.value), call)
 
@@ -82,13 +82,13 @@ class Opening:
         assert form.value is not None
         size = call.arguments[form.value]
         if size >> 63 or (names := call.names(stack, (form.folder, form.path))) is None:
-            return LEFT
+            return CONTINUED
         _, file = self._look_up(*names[0], stack) or (None, None)
         if file is None:
-            return LEFT
+            return CONTINUED
         _require_size(size, call)
-        if (opened := self._open_existing(file, os.O_WRONLY)) is LEFT:
-            return LEFT
+        if (opened := self._open_existing(file, os.O_WRONLY)) is CONTINUED:
+            return CONTINUED
         try:
             os.ftruncate(opened.descriptor, size)
         finally:
@@ -146,15 +146,15 @@ class Opening:
                     stack.enter_context(OpenDescriptor(path, FOLDER, start)), stack
                 )
             except OSError:
-                return LEFT
+                return CONTINUED
             if folder is not None and not folder.is_whole:
                 raise error(errno.EOPNOTSUPP)
-        return LEFT
+        return CONTINUED
 
     def _open_existing(self, file: int, flags: int) -> Answer:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or self._places.is_closed_file(status):
-            return LEFT
+            return CONTINUED
         # O_NONBLOCK: do not even wait for a process that holds a lease on the file.
         opening = (flags | os.O_NONBLOCK | os.O_CLOEXEC) & ~(EXCLUSIVE | os.O_NOFOLLOW)
         descriptor = os.open(b"/proc/self/fd/%d" % file, opening)

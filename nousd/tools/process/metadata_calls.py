@@ -180,9 +180,9 @@ def _read_times(call: Call, form: Form) -> bytes | None:
     return struct.pack("=4q", numbers[0], numbers[1] * 1000, numbers[2], numbers[3] * 1000)
 
 
-def _require_owner(file: int, call: Call, place: int) -> None:
+def _require_owner(file: int, call: Call, address: int) -> None:
     status = os.fstat(file)
-    user, group = (call.arguments[place + offset] & 0xFFFFFFFF for offset in (0, 1))
+    user, group = (call.arguments[address + offset] & 0xFFFFFFFF for offset in (0, 1))
     if user not in (UNCHANGED, status.st_uid) or group not in (UNCHANGED, status.st_gid):
         raise error(errno.EPERM)
 

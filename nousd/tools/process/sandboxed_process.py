@@ -199,8 +199,8 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
 def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
     """Return the facts with the limits that apply to every command."""
     seconds, output = command.timeout_seconds, ARTIFACT_BYTES_MAX
-    own = {"time_ms": round(seconds * 1000), "output_bytes": output}
-    return msgspec.structs.replace(facts, limits={**own, **facts.limits})
+    own_limits = {"time_ms": round(seconds * 1000), "output_bytes": output}
+    return msgspec.structs.replace(facts, limits={**own_limits, **facts.limits})
 
 
 def _with_left(facts: SandboxFacts, left: Sequence[LeftFiles]) -> SandboxFacts:

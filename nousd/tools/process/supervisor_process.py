@@ -241,11 +241,11 @@ def _limit(limits: Limits) -> None:
         _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
 
 
-def _lower(what: int, value: int) -> None:
-    soft, hard = resource.getrlimit(what)
+def _lower(kind: int, value: int) -> None:
+    soft, hard = resource.getrlimit(kind)
     hard = value if hard == resource.RLIM_INFINITY else min(hard, value)
     soft = hard if soft == resource.RLIM_INFINITY else min(hard, soft)
-    resource.setrlimit(what, (soft, hard))
+    resource.setrlimit(kind, (soft, hard))
 
 
 def _tasks_of(user: int) -> int:

@@ -41,22 +41,22 @@ class Answer:
     """The answer to a call that does not fail.
 
     Args:
-        is_left: whether the kernel carries out the call itself.
+        is_continued: whether the kernel carries out the call itself.
         descriptor: the supervisor's descriptor that the caller gets a copy of; -1 if none.
         is_inherited: whether that copy stays open when the caller executes a program.
     """
 
     def __init__(
-        self, *, is_left: bool = False, descriptor: int = -1, is_inherited: bool = False
+        self, *, is_continued: bool = False, descriptor: int = -1, is_inherited: bool = False
     ) -> None:
-        self.is_left = is_left
+        self.is_continued = is_continued
         self.descriptor = descriptor
         self.is_inherited = is_inherited
 
 
 DONE = Answer()
 
-LEFT = Answer(is_left=True)
+CONTINUED = Answer(is_continued=True)
 
 
 class Call:
@@ -75,22 +75,22 @@ class Call:
         self.arguments = fields[6:]
         self._listener = listener
 
-    def read_unsigned(self, place: int) -> int:
+    def read_unsigned(self, index: int) -> int:
         """Return the lower half of an argument, which the kernel uses for flags and modes."""
-        return self.arguments[place] & 0xFFFFFFFF
+        return self.arguments[index] & 0xFFFFFFFF
 
-    def read_signed(self, place: int) -> int:
+    def read_signed(self, index: int) -> int:
         """Return the lower half of an argument, which the kernel uses for a descriptor."""
-        number = self.read_unsigned(place)
+        number = self.read_unsigned(index)
         return number - (1 << 32) if number >> 31 else number
 
     def require_alive(self) -> None:
         """Raise OSError if the caller is gone, because its process id may have been reused."""
         fcntl.ioctl(self._listener, IS_VALID, struct.pack("=Q", self.id))
 
-    def path(self, place: int) -> bytes | None:
+    def path(self, index: int) -> bytes | None:
         """Return the path that an argument points to; None for a null pointer."""
-        address = self.arguments[place]
+        address = self.arguments[index]
         if address == 0:
             return None
         text, end, _ = self.memory(address, PATH_BYTES_MAX).partition(b"\0")
@@ -146,8 +146,8 @@ class Call:
             return None
         return found if all(path for _, path in found) else None
 
-    def _name(self, folder: int | None, place: int, stack: ExitStack) -> tuple[int, bytes]:
-        path = self.path(place) or b""
+    def _name(self, folder: int | None, index: int, stack: ExitStack) -> tuple[int, bytes]:
+        path = self.path(index) or b""
         if path.startswith(b"/"):
             return AT_FDCWD, path
         descriptor = AT_FDCWD if folder is None else self.read_signed(folder)

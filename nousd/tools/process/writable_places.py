@@ -54,14 +54,14 @@ class Folder:
 
     Args:
         descriptor: its descriptor.
-        place: its real path.
+        path: its real path.
         kind: ``WHOLE``, ``PARTED`` or ``UNREAD``.
         is_of_git: whether it is a partly closed git folder, or lies in one.
     """
 
-    def __init__(self, descriptor: int, place: bytes, kind: str, *, is_of_git: bool) -> None:
+    def __init__(self, descriptor: int, path: bytes, kind: str, *, is_of_git: bool) -> None:
         self.descriptor = descriptor
-        self.place = place
+        self.path = path
         self.kind = kind
         self.is_of_git = is_of_git
 
@@ -83,8 +83,8 @@ class Entry:
         self.is_folder = is_folder
 
     @property
-    def place(self) -> bytes:
-        return b"%s/%s" % (self.folder.place, self.name)
+    def path(self) -> bytes:
+        return b"%s/%s" % (self.folder.path, self.name)
 
     def status(self) -> os.stat_result | None:
         """Return the status of the entry, of a link itself; None if there is no such entry."""
@@ -128,11 +128,11 @@ class WritablePlaces:
 
     def may_change(self, file: int) -> bool:
         """Return whether the command may change an opened file or folder (O_PATH)."""
-        place = place_of(file)
-        kind, known = self._kind(place)
-        if kind not in (PARTED, UNREAD) or place == known:
+        path = place_of(file)
+        kind, known = self._kind(path)
+        if kind not in (PARTED, UNREAD) or path == known:
             return kind == WHOLE
-        above, _, name = place.rpartition(b"/")
+        above, _, name = path.rpartition(b"/")
         with ExitStack() as stack:
             try:
                 folder = self.folder(stack.enter_context(OpenDescriptor(above, FOLDER)), stack)
@@ -147,14 +147,14 @@ class WritablePlaces:
 
     def folder(self, opened: int, stack: ExitStack) -> Folder | None:
         """Return the folder of a descriptor (O_PATH); None if the command may change nothing in it."""
-        place = place_of(opened)
-        kind, known = self._kind(place)
-        is_of_git = self._is_of_git(place)
+        path = place_of(opened)
+        kind, known = self._kind(path)
+        is_of_git = self._is_of_git(path)
         if kind == WHOLE:
-            return Folder(opened, place, kind, is_of_git=is_of_git)
+            return Folder(opened, path, kind, is_of_git=is_of_git)
         if kind == CLOSED:
             return None
-        further = place[len(known) + 1 :]
+        further = path[len(known) + 1 :]
         try:
             own = stack.enter_context(
                 OpenDescriptor(known, FOLDER, AT_FDCWD, resolving=RESOLVE_NO_SYMLINKS)
@@ -166,7 +166,7 @@ class WritablePlaces:
             return None
         if not os.path.samestat(os.fstat(own), os.fstat(opened)):
             return None
-        return Folder(own, place, kind, is_of_git=is_of_git)
+        return Folder(own, path, kind, is_of_git=is_of_git)
 
     def entry(self, start: int, path: bytes, stack: ExitStack) -> Entry | None:
         """Return the last name of a path, with its folder.
@@ -193,7 +193,7 @@ class WritablePlaces:
         """Return whether an entry may be made, written and removed."""
         if entry.folder.is_whole:
             return True
-        above = _fold_case(entry.folder.place)
+        above = _fold_case(entry.folder.path)
         names = self._names.get(above)
         return not any(
             f"{above}/{name}" in self._closed_names or (names is not None and names.match(name))
@@ -204,13 +204,13 @@ class WritablePlaces:
         """Return whether an entry may also be moved away, and replaced by another one."""
         if entry.folder.is_whole:
             return True
-        above = _fold_case(entry.folder.place)
+        above = _fold_case(entry.folder.path)
         is_way = any(f"{above}/{name}" in self._folded_ways for name in _spellings(entry.name))
         return self.is_free(entry) and not is_way
 
     def is_parted(self, entry: Entry) -> bool:
         """Return whether an entry is a parted folder of the plan."""
-        return self._kinds.get(entry.place) in (PARTED, UNREAD)
+        return self._kinds.get(entry.path) in (PARTED, UNREAD)
 
     def is_closed_file(self, status: os.stat_result) -> bool:
         """Return whether a file is or may be a closed one under another name."""
@@ -221,27 +221,27 @@ class WritablePlaces:
 
     def forget(self, entry: Entry) -> None:
         """Record that a name no longer refers to the entry that the kernel granted rights for."""
-        if self._kinds.get(entry.place) == WHOLE:
-            del self._kinds[entry.place]
+        if self._kinds.get(entry.path) == WHOLE:
+            del self._kinds[entry.path]
 
-    def _kind(self, place: bytes) -> tuple[str, bytes]:
+    def _kind(self, path: bytes) -> tuple[str, bytes]:
         """Return the kind of a path, and the path from the plan that determines it."""
-        while place:
-            if (kind := self._kinds.get(place)) is not None:
-                return kind, place
+        while path:
+            if (kind := self._kinds.get(path)) is not None:
+                return kind, path
             if self._closed_names:
-                folded = _fold_case(place)
-                is_other_spelling = folded in self._folded_ways and place not in self._ways
+                folded = _fold_case(path)
+                is_other_spelling = folded in self._folded_ways and path not in self._ways
                 if is_other_spelling or folded in self._closed_names:
-                    return CLOSED, place
-            place = place.rpartition(b"/")[0]
-        return CLOSED, place
+                    return CLOSED, path
+            path = path.rpartition(b"/")[0]
+        return CLOSED, path
 
-    def _is_of_git(self, place: bytes) -> bool:
-        while place and self._git:
-            if place in self._git:
+    def _is_of_git(self, path: bytes) -> bool:
+        while path and self._git:
+            if path in self._git:
                 return True
-            place = place.rpartition(b"/")[0]
+            path = path.rpartition(b"/")[0]
         return False
 
 

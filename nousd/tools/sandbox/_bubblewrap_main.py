@@ -106,12 +106,12 @@ def _lay_out(roots: list[tuple[str, int, bool, dict[str, Any]]], etc: list[str])
     _lay_out_etc(etc)
     for number, (path, outer, _, closed) in enumerate(roots):
         tree = trees[number]
-        place = (
+        mount_point = (
             _make_mount_point(str(number), tree)
             if outer < 0
             else _inside(trees[outer], roots[outer], path)
         )
-        _attach(tree, place)
+        _attach(tree, mount_point)
         _close(tree, closed)
         if path.startswith("/etc/"):
             # Bubblewrap cannot make a mount point for it in a read-only folder.
@@ -139,9 +139,9 @@ def _lay_out_etc(paths: list[str]) -> None:
 def _show(path: str, found: int) -> None:
     tree = _tree(found)
     _set(tree, READ_ONLY | NO_OTHER_USERS | NO_DEVICES)
-    place = _make_mount_point(path[1:], tree)
-    _attach(tree, place)
-    os.close(place)
+    mount_point = _make_mount_point(path[1:], tree)
+    _attach(tree, mount_point)
+    os.close(mount_point)
     os.close(tree)
 
 
@@ -157,12 +157,12 @@ def _root(path: str, *, is_writable: bool) -> int:
 
 def _make_mount_point(name: str, tree: int) -> int:
     """Make a file or folder to mount a tree on in the staging folder; return its descriptor."""
-    place = _place(name)
+    mount_point = _place(name)
     if not stat.S_ISDIR(os.fstat(tree).st_mode):
-        _write(place, b"")
-    elif not os.path.lexists(place):
-        os.mkdir(place, 0o755)  # noqa: PTH102
-    return os.open(place, FOUND)
+        _write(mount_point, b"")
+    elif not os.path.lexists(mount_point):
+        os.mkdir(mount_point, 0o755)  # noqa: PTH102
+    return os.open(mount_point, FOUND)
 
 
 def _place(name: str) -> str:
@@ -190,39 +190,39 @@ def _open_below(folder: int, path: str) -> int:
 
 
 def _close(folder: int, closed: dict[str, Any]) -> None:
-    for name, (how, content, below) in closed.items():
+    for name, (closing, content, below) in closed.items():
         try:
-            place = os.open(name, FOUND, dir_fd=folder)
+            descriptor = os.open(name, FOUND, dir_fd=folder)
         except PermissionError:
             # The folder's owner could grant himself access, and the path would no longer be closed.
             _set(folder, READ_ONLY)
             continue
         except (FileNotFoundError, NotADirectoryError):
-            if how == STAND:
+            if closing == STAND:
                 raise
             continue
-        mode = os.fstat(place).st_mode
+        mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
-            if how == STAND:
+            if closing == STAND:
                 raise OSError(errno.ELOOP, "has become a symbolic link", name)
         else:
-            tree = _closing(how, content, place, mode)
-            _attach(tree, place)
+            tree = _closing(closing, content, descriptor, mode)
+            _attach(tree, descriptor)
             _close(tree, below)
             os.close(tree)
-        os.close(place)
+        os.close(descriptor)
 
 
-def _closing(how: str, content: bytes | None, place: int, mode: int) -> int:
+def _closing(closing: str, content: bytes | None, descriptor: int, mode: int) -> int:
     """Return the mount that closes a path, to be attached to it."""
-    if how in (COVER, STAND):
+    if closing in (COVER, STAND):
         cover = _cover(content, mode)
         tree = _tree(cover)
         os.close(cover)
         _set(tree, READ_ONLY | NO_DEVICES)
         return tree
-    tree = _tree(place)
-    if how == KEEP:
+    tree = _tree(descriptor)
+    if closing == KEEP:
         _set(tree, READ_ONLY)
     return tree
 
@@ -237,10 +237,10 @@ def _cover(content: bytes | None, mode: int) -> int:
     return os.open(cover, FOUND)
 
 
-def _tree(place: int) -> int:
+def _tree(descriptor: int) -> int:
     """Return a detached copy of the mounts at and below a path."""
     flags = OPEN_TREE_CLONE | AT_RECURSIVE | AT_EMPTY_PATH | os.O_CLOEXEC
-    return _check_result(_LIBC.syscall(OPEN_TREE, place, b"", flags))
+    return _check_result(_LIBC.syscall(OPEN_TREE, descriptor, b"", flags))
 
 
 def _set(tree: int, attributes: int) -> None:
@@ -249,12 +249,12 @@ def _set(tree: int, attributes: int) -> None:
     _check_result(_LIBC.syscall(MOUNT_SETATTR, tree, b"", flags, changes, len(changes)))
 
 
-def _attach(tree: int, place: int) -> None:
-    _check_result(_LIBC.syscall(MOVE_MOUNT, tree, b"", place, b"", FROM_AND_TO_DESCRIPTORS))
+def _attach(tree: int, descriptor: int) -> None:
+    _check_result(_LIBC.syscall(MOVE_MOUNT, tree, b"", descriptor, b"", FROM_AND_TO_DESCRIPTORS))
 
 
-def _mount(source: str | None, place: str, kind: str | None, flags: int) -> None:
-    names = (None if name is None else name.encode() for name in (source, place, kind))
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    names = (None if name is None else name.encode() for name in (source, target, kind))
     _check_result(_LIBC.mount(*names, ctypes.c_ulong(flags), None))
 
 

@@ -33,7 +33,7 @@ PR_SET_SECCOMP = 22
 SECCOMP_MODE_FILTER = 2
 SECCOMP = {"x86_64": 317, "aarch64": 277}
 SECCOMP_SET_MODE_FILTER = 1
-NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS = (1 << 3) | (1 << 5)
+NEW_KILLABLE_LISTENER = (1 << 3) | (1 << 5)
 SCM_RIGHTS = 1
 SOL_SOCKET = 1
 
@@ -117,7 +117,7 @@ def _filter_calls(program: bytes, sender: int, plan: int) -> None:
     if sender < 0:
         _check_result(_LIBC.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, described, 0, 0))
     else:
-        number, flags = SECCOMP[os.uname().machine], NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS
+        number, flags = SECCOMP[os.uname().machine], NEW_KILLABLE_LISTENER
         listener = _check_result(_LIBC.syscall(number, SECCOMP_SET_MODE_FILTER, flags, described))
         _send(sender, listener, plan)
         os.close(listener)

@@ -82,8 +82,8 @@ class AgentConfigGuard:
 def _patterns(names: tuple[str, ...]) -> dict[PurePath, re.Pattern[str]]:
     """Return folder -> pattern of the names in it."""
     patterns: defaultdict[PurePath, list[str]] = defaultdict(list)
-    for place in map(PurePath, names):
-        patterns[place.parent].append(fnmatch.translate(place.name))
+    for path in map(PurePath, names):
+        patterns[path.parent].append(fnmatch.translate(path.name))
     return {
         parent: re.compile("|".join(several), re.IGNORECASE) for parent, several in patterns.items()
     }

@@ -340,10 +340,10 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
         if outer < 0 or (is_writable and not roots[outer].is_writable):
             is_kept = is_writable and not any(path == closed for closed, _, _ in closings)
             roots.append(Root(path=path, outer=outer, is_writable=is_kept, closed={}))
-    for path, how, content in closings:
+    for path, closing, content in closings:
         if (number := _innermost(path, roots)) >= 0:
             below = str(path).removeprefix(str(roots[number].path))
-            _insert(roots[number].closed, [*filter(None, below.split("/"))], how, content)
+            _insert(roots[number].closed, [*filter(None, below.split("/"))], closing, content)
     return roots
 
 
@@ -365,11 +365,11 @@ def _innermost(path: Path, roots: Sequence[Root]) -> int:
     return max(containing, default=-1)
 
 
-def _insert(closed: Closed, names: Sequence[str], how: str, content: bytes | None) -> None:
+def _insert(closed: Closed, names: Sequence[str], closing: str, content: bytes | None) -> None:
     for name in names[:-1]:
         above, _, closed = closed.setdefault(name, (ON_THE_WAY, None, {}))
         if above in (COVER, STAND):
             return
     if names:
-        below = closed.get(names[-1], (ON_THE_WAY, None, {}))[2] if how == KEEP else {}
-        closed[names[-1]] = (how, content, below)
+        below = closed.get(names[-1], (ON_THE_WAY, None, {}))[2] if closing == KEEP else {}
+        closed[names[-1]] = (closing, content, below)

@@ -101,21 +101,21 @@ class Names(NamedTuple):
     paths: re.Pattern[str] | None = None
     ways: re.Pattern[str] | None = None
 
-    def closes(self, place: str) -> bool:
+    def closes(self, path: str) -> bool:
         """Return whether a path, or a folder on the way to it, has a name that must not change."""
-        return any(self.closed.match(name) for name in place.split("/"))
+        return any(self.closed.match(name) for name in path.split("/"))
 
-    def are_obeyed(self, place: str, name: str) -> bool:
+    def are_obeyed(self, path: str, name: str) -> bool:
         """Return whether a program obeys the file at a path, whose last part is ``name``."""
         if self.obeyed.match(name):
             return True
         if self.tails is None or self.paths is None or not self.tails.match(name):
             return False
-        return self.paths.fullmatch(place) is not None
+        return self.paths.fullmatch(path) is not None
 
-    def are_obeyed_behind(self, place: str) -> bool:
+    def are_obeyed_behind(self, path: str) -> bool:
         """Return whether a program obeys files in the target of a link at a path."""
-        return self.ways is not None and self.ways.fullmatch(place) is not None
+        return self.ways is not None and self.ways.fullmatch(path) is not None
 
 
 class _ScanPatterns(NamedTuple):
@@ -131,19 +131,19 @@ class _ScanPatterns(NamedTuple):
         """A key that is equal for scans with the same patterns."""
         return tuple(self.reading), tuple(self.writing), self.names, frozenset(self.hidden)
 
-    def hides(self, place: str) -> bool:
-        return place in self.hidden or _match(self.reading, place)
+    def hides(self, path: str) -> bool:
+        return path in self.hidden or _match(self.reading, path)
 
-    def protects(self, place: str) -> bool:
-        name = place.rpartition("/")[2]
-        return self.names.closed.match(name) is not None or _match(self.writing, place)
+    def protects(self, path: str) -> bool:
+        name = path.rpartition("/")[2]
+        return self.names.closed.match(name) is not None or _match(self.writing, path)
 
 
 class _KnownScan:
     """The result of a search in a workspace, and when it may be repeated."""
 
     def __init__(self) -> None:
-        self.places: tuple[str, ...] = ()
+        self.paths: tuple[str, ...] = ()
         self.repositories: tuple[str, ...] = ()
         self.due = float("-inf")
         self.all_found: tuple[Patterns, float] = ((), float("-inf"))
@@ -193,12 +193,12 @@ class Search:
         walk, hidden, is_missing = self._find_hidden(workdir, patterns, known, shown)
         if is_missing and not may_miss:
             raise ToolError(f"sandbox_failed: {UNFOUND}")
-        still = [place for place in known.places if _is_still(workdir, place, patterns)]
+        still = [path for path in known.paths if _is_still(workdir, path, patterns)]
         protected = tuple(dict.fromkeys((*still, *walk.protected)))
-        known.places = protected[:PROTECTED_MAX]
+        known.paths = protected[:PROTECTED_MAX]
         return ClosedByRules(
             hidden=tuple(hidden[:HIDDEN_MAX]),
-            protected=tuple(workdir / place for place in known.places),
+            protected=tuple(workdir / path for path in known.paths),
             is_partial=is_missing or walk.is_partial or len(protected) > PROTECTED_MAX,
             found=_collect_found(workdir, patterns, known, walk),
         )
@@ -229,7 +229,7 @@ class Search:
         """Return a walk, the paths that must not be read, and whether some may be missing."""
         began = self._clock()
         walk = self._walk(workdir, patterns, known)
-        hidden = [workdir / place for place in walk.hidden]
+        hidden = [workdir / path for path in walk.hidden]
         if not patterns.reading:
             return walk, hidden, False
         others = _other_names(workdir, walk, patterns, shown)
@@ -366,36 +366,36 @@ class _Walk:
         self._remembered.keep(folder, listing.stamp, is_obeyed, found)
         return found
 
-    def _look_at(self, place: str, into: _Content, *, is_folder: bool, is_obeyed: bool) -> None:
-        if self._patterns.hides(place):
-            into.hidden.append(place)
+    def _look_at(self, path: str, into: _Content, *, is_folder: bool, is_obeyed: bool) -> None:
+        if self._patterns.hides(path):
+            into.hidden.append(path)
             return
-        name = _name(place)
+        name = _name(path)
         names = self._patterns.names
-        is_obeyed = is_obeyed or names.are_obeyed(place, name)
-        if not (is_folder or is_obeyed) and names.are_obeyed_behind(place):
-            is_obeyed = os.path.islink(self._workdir / place)  # noqa: PTH114 - accepts any folder
-        is_closed = self._patterns.protects(place)
+        is_obeyed = is_obeyed or names.are_obeyed(path, name)
+        if not (is_folder or is_obeyed) and names.are_obeyed_behind(path):
+            is_obeyed = os.path.islink(self._workdir / path)  # noqa: PTH114 - accepts any folder
+        is_closed = self._patterns.protects(path)
         if is_obeyed and (is_closed or not is_folder):
-            into.named.append(place)
+            into.named.append(path)
         if is_closed:
-            into.protected.append(place)
+            into.protected.append(path)
         elif is_folder:
-            into.ahead.append((place, is_obeyed))
+            into.ahead.append((path, is_obeyed))
 
 
-def _name(place: str) -> str:
-    return place.rpartition("/")[2]
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _collect_found(
     workdir: Path, patterns: _ScanPatterns, known: _KnownScan, walk: _Walk
 ) -> FoundFiles:
     """Return the findings of a walk, and those of earlier walks that still exist."""
-    still = [place for place in known.repositories if is_repository(workdir / place)]
+    still = [path for path in known.repositories if is_repository(workdir / path)]
     known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
-    of_git = [place for place in (*known.places, *walk.named) if _name(place).lower() == ".git"]
-    named = [place for place in known.places if patterns.names.are_obeyed(place, _name(place))]
+    of_git = [path for path in (*known.paths, *walk.named) if _name(path).lower() == ".git"]
+    named = [path for path in known.paths if patterns.names.are_obeyed(path, _name(path))]
     return FoundFiles(
         named=tuple(dict.fromkeys((*walk.named, *named))),
         repositories=tuple(dict.fromkeys((*of_git, *known.repositories))),
@@ -409,29 +409,27 @@ def _other_names(
     """Return the other names of the denied files that a walk found."""
     starts = (workdir, *shown)
     # The other hidden paths are directories that this user cannot read.
-    by_rules = targets_of(
-        (workdir / place for place in filter(patterns.hides, walk.hidden)), starts
-    )
-    skipped = {str(path) for path in (*by_rules, *(workdir / place for place in walk.hidden))}
+    by_rules = targets_of((workdir / name for name in filter(patterns.hides, walk.hidden)), starts)
+    skipped = {str(path) for path in (*by_rules, *(workdir / name for name in walk.hidden))}
     return other_names(find_linked_files(by_rules, ENTRIES_MAX), starts, skipped, ENTRIES_MAX)
 
 
-def _is_still(workdir: Path, place: str, patterns: _ScanPatterns) -> bool:
+def _is_still(workdir: Path, path: str, patterns: _ScanPatterns) -> bool:
     try:
-        os.lstat(workdir / place)
+        os.lstat(workdir / path)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:  # possibly
         pass
-    return patterns.protects(place) and not any(map(patterns.hides, _ways_to(place)))
+    return patterns.protects(path) and not any(map(patterns.hides, _ways_to(path)))
 
 
-def _ways_to(place: str) -> Iterator[str]:
+def _ways_to(path: str) -> Iterator[str]:
     """Yield a path and its parent directories."""
-    while place:
-        yield place
-        place = place.rpartition("/")[0]
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
 
 
-def _match(patterns: Patterns, place: str) -> bool:
-    return any(pattern.fullmatch(place) for pattern in patterns)
+def _match(patterns: Patterns, path: str) -> bool:
+    return any(pattern.fullmatch(path) for pattern in patterns)

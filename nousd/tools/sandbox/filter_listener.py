@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from nousd.tools.sandbox._landlock_main import (
-    NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS,
+    NEW_KILLABLE_LISTENER,
     PR_SET_NO_NEW_PRIVS,
     SECCOMP,
     SECCOMP_SET_MODE_FILTER,
@@ -51,7 +51,7 @@ def _try_listener() -> list[str]:
     steps = ctypes.create_string_buffer(_ALLOW_ALL, len(_ALLOW_ALL))
     described = struct.pack("@HP", 1, ctypes.addressof(steps))
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    flags = NEW_LISTENER_THAT_ONLY_DEATH_INTERRUPTS
+    flags = NEW_KILLABLE_LISTENER
     number = SECCOMP[platform.machine()]
     listener = libc.syscall(number, SECCOMP_SET_MODE_FILTER, flags, described)
     if listener < 0:

@@ -119,23 +119,23 @@ class RememberedFolders:
         self._seen = seen
         self._settled_ns = now_ns - UNSETTLED_NS
 
-    def look_up(self, place: str, path: str, key: Hashable) -> Any:
+    def look_up(self, folder: str, path: str, key: Hashable) -> Any:
         """Return the findings in a folder; None if it has to be read.
 
         Raises:
             OSError: it does not exist, or cannot be reached.
         """
-        seen = self._seen.get(place)
+        seen = self._seen.get(folder)
         if seen is None or seen.key != key or stamp_of(os.lstat(path)) != seen.stamp:
             return None
         return seen.found
 
-    def keep(self, place: str, stamp: Stamp | None, key: Hashable, found: Any) -> None:
+    def keep(self, folder: str, stamp: Stamp | None, key: Hashable, found: Any) -> None:
         """Remember the findings in a folder that this walk has read, if changes will be noticed."""
         if stamp is None or max(stamp[2:]) >= self._settled_ns:
-            self._seen.pop(place, None)
+            self._seen.pop(folder, None)
         elif len(self._seen) < FOLDERS_MAX:
-            self._seen[place] = _SeenFolder(stamp, key, found)
+            self._seen[folder] = _SeenFolder(stamp, key, found)
 
 
 class FolderMemory:

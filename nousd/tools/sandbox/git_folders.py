@@ -162,13 +162,13 @@ def find_paths_named_by(git: Path, *tops: Path) -> ObeyedByGit:
             break
         config = configs.popleft()
         text, is_whole = _config(config)
-        places, are_all = _places_in(text, (config.parent, git, *tops))
-        for place, is_read in places:
-            if place not in found:
-                found[place] = None
+        paths, are_all = _places_in(text, (config.parent, git, *tops))
+        for named, is_read in paths:
+            if named not in found:
+                found[named] = None
                 # Unlike the methods of Path, these work in directories that we cannot read.
-                if is_read and os.path.exists(place):  # noqa: PTH110
-                    (hooks if os.path.isdir(place) else configs).append(place)  # noqa: PTH112
+                if is_read and os.path.exists(named):  # noqa: PTH110
+                    (hooks if os.path.isdir(named) else configs).append(named)  # noqa: PTH112
         programs, are_looked_up = _programs_in(text, tops)
         found |= dict.fromkeys(programs)
         is_partial |= not (is_whole and are_all and are_looked_up)
@@ -196,18 +196,18 @@ def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, boo
     """
     values = [
         (found, bool(key))
-        for key, whole in _ELSEWHERE.findall(config)
-        for found in (whole, _plain(whole))
+        for key, value in _ELSEWHERE.findall(config)
+        for found in (value, _plain(value))
     ]
     # Unlike Path.expanduser, this leaves an unknown user as it is.
     named = {
-        (os.path.expanduser(place), is_read): None  # noqa: PTH111
+        (os.path.expanduser(path), is_read): None  # noqa: PTH111
         for found, is_read in values
-        if (place := _value(found))
+        if (path := _value(found))
     }
     kept = islice(named, NAMED_MAX)
-    places = [(base / place, is_read) for place, is_read in kept for base in bases]
-    return places, len(named) <= NAMED_MAX
+    paths = [(base / path, is_read) for path, is_read in kept for base in bases]
+    return paths, len(named) <= NAMED_MAX
 
 
 def _programs_in(config: str, tops: Sequence[Path]) -> tuple[list[Path], bool]:
@@ -299,9 +299,9 @@ def _read_named_folder(file: Path, prefix: str, base: Path) -> Path | None:
     text = _text(file)
     if not text.startswith(prefix):
         return None
-    place = _value(text.removeprefix(prefix))
-    found = Path(os.path.realpath(base / place))
-    return found if place and _is_of_git(found) else None
+    path = _value(text.removeprefix(prefix))
+    found = Path(os.path.realpath(base / path))
+    return found if path and _is_of_git(found) else None
 
 
 def _leads_back(folder: Path, workdir: Path) -> bool:

@@ -94,7 +94,7 @@ class GitLook:
 
     def __init__(self, git: Path, began_ns: int | None, until: float) -> None:
         self._git = git
-        self._place = str(git)
+        self._git_text = str(git)
         self._began_ns = began_ns
         self._until = until
         self.is_partial = False
@@ -145,7 +145,7 @@ class GitLook:
 
     @cached_property
     def _is_sha256(self) -> bool:
-        return b"sha256" in beginning_of(f"{self._place}/config", BYTES_MAX)
+        return b"sha256" in beginning_of(f"{self._git_text}/config", BYTES_MAX)
 
     def _of_a_rebase(self, part: str) -> Iterator[tuple[str, State | None]]:
         for name in _TODO_LISTS:
@@ -156,19 +156,19 @@ class GitLook:
     def _if_there(
         self, name: str, state_of: Callable[[Path, os.stat_result], State | None]
     ) -> Iterator[tuple[str, State | None]]:
-        path = f"{self._place}/{name}"
+        path = f"{self._git_text}/{name}"
         try:
             status = os.lstat(path)
         except OSError:  # most do not exist
             return
         yield name, state_of(Path(path), status)
 
-    def _names(self, place: str, most: int) -> list[str]:
-        return [entry.name for entry in self._entries(place, most)]
+    def _names(self, path: str, most: int) -> list[str]:
+        return [entry.name for entry in self._entries(path, most)]
 
-    def _entries(self, place: str, most: int) -> Sequence[os.DirEntry[str]]:
+    def _entries(self, path: str, most: int) -> Sequence[os.DirEntry[str]]:
         try:
-            with os.scandir(f"{self._place}/{place}") as entries:
+            with os.scandir(f"{self._git_text}/{path}") as entries:
                 found = list(islice(entries, most + 1))
         except (FileNotFoundError, NotADirectoryError):
             return ()
@@ -186,13 +186,13 @@ class GitLook:
             if left <= 0 or time.monotonic() > self._until:
                 self.is_partial = True
                 return
-            place = ahead.popleft()
-            entries = self._entries(place, left) if place else self._top
+            path = ahead.popleft()
+            entries = self._entries(path, left) if path else self._top
             left -= len(entries)
-            if self._is_repository(place, entries):
-                yield from self._if_there(place, _there)
+            if self._is_repository(path, entries):
+                yield from self._if_there(path, _there)
             for entry in entries:
-                name = f"{place}/{entry.name}" if place else entry.name
+                name = f"{path}/{entry.name}" if path else entry.name
                 if entry.is_symlink():
                     yield name, _link(name, Path(entry.path))
                 elif entry.is_dir(follow_symlinks=False):
@@ -201,26 +201,26 @@ class GitLook:
                     elif name not in _CLOSED:
                         ahead.append(name)
 
-    def _is_repository(self, place: str, entries: Sequence[os.DirEntry[str]]) -> bool:
+    def _is_repository(self, path: str, entries: Sequence[os.DirEntry[str]]) -> bool:
         # The folder of a worktree is judged by its common directory instead.
-        is_inner = place != "" and not _WORKTREE.fullmatch(place)
+        is_inner = path != "" and not _WORKTREE.fullmatch(path)
         return is_inner and is_layout({entry.name for entry in entries})
 
-    def _in_fan_out(self, place: str) -> Iterator[tuple[str, State | None]]:
+    def _in_fan_out(self, path: str) -> Iterator[tuple[str, State | None]]:
         """Yield all entries but files of a folder of objects, if it has changed."""
         if self._began_ns is None or not has_changed_since(
-            f"{self._place}/{place}", self._began_ns
+            f"{self._git_text}/{path}", self._began_ns
         ):
             return
-        for entry in self._entries(place, ENTRIES_MAX):
+        for entry in self._entries(path, ENTRIES_MAX):
             if not entry.is_file(follow_symlinks=False):
-                yield from self._if_there(f"{place}/{entry.name}", _there)
+                yield from self._if_there(f"{path}/{entry.name}", _there)
 
 
 def _work_tree(git: Path) -> Path | None:
     """Return the work tree of a worktree's git folder."""
-    place = beginning_of(git / "gitdir", LINK_BYTES_MAX).rstrip(b"\r\n")
-    return Path(os.path.normpath(git / os.fsdecode(place))).parent if place else None
+    path = beginning_of(git / "gitdir", LINK_BYTES_MAX).rstrip(b"\r\n")
+    return Path(os.path.normpath(git / os.fsdecode(path))).parent if path else None
 
 
 def _there(_path: Path, status: os.stat_result) -> State:

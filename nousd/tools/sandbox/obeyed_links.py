@@ -32,7 +32,7 @@ _GIT_FOLDER: Final = ".git"
 class Link(NamedTuple):
     """A link and its final target, relative to the workspace."""
 
-    place: str
+    path: str
     target: str
 
 
@@ -55,12 +55,10 @@ class ObeyedLinks:
         if self._names is None:
             return ""
         links = tuple(_resolve_links(workdir, _walk_links(workdir, self._names())))
-        for place in ("/".join(parts) for parts in paths):
+        for path in ("/".join(parts) for parts in paths):
             for link in links:
-                if place == link.target or place.startswith(f"{link.target}/"):
-                    return (
-                        f"the link {link.place} leads to it, and programs obey what has that name"
-                    )
+                if path == link.target or path.startswith(f"{link.target}/"):
+                    return f"the link {link.path} leads to it, and programs obey what has that name"
         return ""
 
 
@@ -90,38 +88,38 @@ def _walk_links(workdir: Path, names: Names) -> Iterator[str]:
                     is_link = entry.is_symlink()
                     if not is_link and not entry.is_dir(follow_symlinks=False):
                         continue
-                    place = f"{folder}/{entry.name}" if folder else entry.name
-                    counts = is_obeyed or names.are_obeyed(place, entry.name)
-                    if is_link and (counts or names.are_obeyed_behind(place)):
-                        yield place
+                    path = f"{folder}/{entry.name}" if folder else entry.name
+                    counts = is_obeyed or names.are_obeyed(path, entry.name)
+                    if is_link and (counts or names.are_obeyed_behind(path)):
+                        yield path
                     elif not is_link and entry.name.lower() != _GIT_FOLDER:
-                        ahead.append((place, counts))
+                        ahead.append((path, counts))
         except OSError:  # it has changed meanwhile, or cannot be read
             continue
 
 
-def _resolve_links(workdir: Path, places: Iterator[str]) -> Iterator[Link]:
-    for place in islice(dict.fromkeys(islice(places, _ENTRIES_MAX)), LINKS_MAX):
+def _resolve_links(workdir: Path, paths: Iterator[str]) -> Iterator[Link]:
+    for path in islice(dict.fromkeys(islice(paths, _ENTRIES_MAX)), LINKS_MAX):
         # Unlike Path.resolve, this accepts loops.
-        target = Path(os.path.realpath(workdir / place))
+        target = Path(os.path.realpath(workdir / path))
         if target != workdir and target.is_relative_to(workdir):
-            yield Link(place, str(target.relative_to(workdir)))
+            yield Link(path, str(target.relative_to(workdir)))
 
 
 def _links_at(workdir: Path, named: Sequence[str]) -> Iterator[str]:
-    for place in named:
-        path = workdir / place
+    for name in named:
+        path = workdir / name
         # Unlike the methods of Path, these work in directories that we cannot read.
         if os.path.islink(path):  # noqa: PTH114
-            yield place
+            yield name
         # git_folders finds hooks that are links.
         elif path.name.lower() != _GIT_FOLDER and os.path.isdir(path):  # noqa: PTH112
-            yield from _links_below(workdir, place)
+            yield from _links_below(workdir, name)
 
 
-def _links_below(workdir: Path, place: str) -> Iterator[str]:
+def _links_below(workdir: Path, parent: str) -> Iterator[str]:
     entries_left = _ENTRIES_MAX
-    for folder, folders, files in walk(str(workdir / place)):
+    for folder, folders, files in walk(str(workdir / parent)):
         for name in (*folders, *files):
             path = os.path.join(folder, name)  # noqa: PTH118
             if os.path.islink(path):  # noqa: PTH114

@@ -88,11 +88,11 @@ def _names_one_of(content: bytes, holder: Path, repositories: Collection[str]) -
     """Return whether a file ``.git`` names a worktree or submodule of a repository of the workspace:
     such a folder uses that repository's programs, or is closed like that repository.
     """
-    place = content.removeprefix(_OF_GITFILE).rstrip(_ENDS_OF_LINES)
-    is_plain = content.startswith(_OF_GITFILE) and place != b"" and b"\0" not in place
+    path = content.removeprefix(_OF_GITFILE).rstrip(_ENDS_OF_LINES)
+    is_plain = content.startswith(_OF_GITFILE) and path != b"" and b"\0" not in path
     if not is_plain or len(content) > LINK_BYTES_MAX:
         return False
-    target = Path(os.path.realpath(holder / os.fsdecode(place)))
+    target = Path(os.path.realpath(holder / os.fsdecode(path)))
     if target.parent.name == "worktrees":
         # Without the usual common directory, or with its own config, it could run other programs.
         is_usual = leads_two_up(target / "commondir")

@@ -49,7 +49,7 @@ def _why_git_names(workdir: Path, resolved: Iterable[Parts]) -> str:
     return ""
 
 
-def _is_in(path: str, places: Iterable[Path]) -> bool:
+def _is_in(path: str, folders: Iterable[Path]) -> bool:
     # If a hook is a link, git runs its target.
-    real = (os.path.realpath(place) for place in places)
-    return any(path == place or path.startswith(f"{place}/") for place in real)
+    real = (os.path.realpath(folder) for folder in folders)
+    return any(path == folder or path.startswith(f"{folder}/") for folder in real)

@@ -195,7 +195,7 @@ def find_toolchains(home: Path, path: str, closed: Iterable[Path] = ()) -> list[
         path: the variable ``PATH``, whose directories below the home are searched too.
         closed: paths that commands must never see; a path around or in one of them is left out.
     """
-    finder = _Finder(home, [_real(place) for place in closed])
+    finder = _Finder(home, [_real(each) for each in closed])
     rows = [row for row in TOOLCHAINS if (home / row.proof).exists()]
     found = [toolchain for row in rows if (toolchain := finder.look(row)).paths]
     roots = [home / row.root for row in rows]
@@ -257,7 +257,8 @@ class _Finder:
             and _is_utf8(path)
             and not _real(self._home).is_relative_to(real)
             and not any(
-                real.is_relative_to(place) or place.is_relative_to(real) for place in self._closed
+                real.is_relative_to(closed) or closed.is_relative_to(real)
+                for closed in self._closed
             )
         )
 

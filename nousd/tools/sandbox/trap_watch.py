@@ -112,14 +112,14 @@ class TrapWatch:
     def look_again(self) -> LeftFiles:
         """Search the workspace again, and return the files that are new or changed."""
         states, is_partial = _read(self._workdir, self._and_outside(self._look()), self._began_ns)
-        new = {place for place, state in states.items() if self._is_new(place, state)}
+        new = {path for path, state in states.items() if self._is_new(path, state)}
         # Files in a new folder are reported by the folder.
-        changed = [place for place in states if place in new and new.isdisjoint(_above(place))]
+        changed = [path for path in states if path in new and new.isdisjoint(_above(path))]
         named = tuple(map(self._describe_file, changed[:NAMED_MAX]))
         return LeftFiles(named, is_partial or len(changed) > NAMED_MAX)
 
-    def _is_new(self, place: str, state: State) -> bool:
-        before = self._before.get(place)
+    def _is_new(self, path: str, state: State) -> bool:
+        before = self._before.get(path)
         match state:
             case ("drivers", frozenset() as drivers):
                 known = before[1] if before is not None else frozenset()
@@ -130,17 +130,17 @@ class TrapWatch:
                 return False
         if before is not None or not self._was_partial:
             return state != before
-        return has_changed_since(self._workdir / place, self._began_ns)
+        return has_changed_since(self._workdir / path, self._began_ns)
 
-    def _describe_file(self, place: str) -> ObeyedFile:
-        path = _printable(place)
-        if place.endswith(OF_A_REBASE):
+    def _describe_file(self, name: str) -> ObeyedFile:
+        path = _printable(name)
+        if name.endswith(OF_A_REBASE):
             return ObeyedFile(path=path, program=_GIT, when="continues the rebase or cherry-pick")
-        if place.endswith(f"/{LAZYGIT}"):
+        if name.endswith(f"/{LAZYGIT}"):
             return ObeyedFile(path=path, program="lazygit", when="runs it in the folder or below")
         for row in self._rows:
             patterns = filter(None, (_pattern(row.names), _ways(row.names)))
-            if any(pattern.fullmatch(place) for pattern in patterns):
+            if any(pattern.fullmatch(name) for pattern in patterns):
                 return ObeyedFile(path=path, program=row.program, when=row.when)
         return ObeyedFile(path=path, program=_GIT, when=_ANY_COMMAND)
 
@@ -155,15 +155,15 @@ def watch_traps(traps: TrapWatch | None) -> Iterator[list[LeftFiles]]:
         results.append(LeftFiles() if traps is None else traps.look_again())
 
 
-def _above(place: str) -> Iterator[str]:
+def _above(path: str) -> Iterator[str]:
     """Yield the folders above a path."""
-    while place := place.rpartition("/")[0]:
-        yield place
+    while path := path.rpartition("/")[0]:
+        yield path
 
 
-def _printable(place: str) -> str:
+def _printable(path: str) -> str:
     """Return a printable path: a file name may contain line ends, and need not be UTF-8."""
-    text = os.fsencode(place).decode("utf-8", "backslashreplace")
+    text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
@@ -174,11 +174,11 @@ def _read(workdir: Path, found: FoundFiles, began_ns: int | None) -> tuple[dict[
         began_ns: see ``GitLook``.
     """
     until = time.monotonic() + SECONDS_MAX
-    looks = {place: GitLook(workdir / place, began_ns, until) for place in found.repositories}
+    looks = {path: GitLook(workdir / path, began_ns, until) for path in found.repositories}
     states: dict[str, State] = {}
-    for place, state in _states(workdir, found, looks):
+    for path, state in _states(workdir, found, looks):
         if state is not None:
-            states[place] = state
+            states[path] = state
         if time.monotonic() > until:
             return states, True
     return states, found.is_partial or any(look.is_partial for look in looks.values())
@@ -188,12 +188,12 @@ def _states(
     workdir: Path, found: FoundFiles, looks: Mapping[str, GitLook]
 ) -> Iterator[tuple[str, State | None]]:
     """Yield each file with its state; None if it is gone or does not count."""
-    known = frozenset(str(workdir / place) for place in found.repositories)
-    for place in dict.fromkeys((*found.repositories, *found.named)):
-        yield place, _state(workdir / place, known)
-    for place, look in looks.items():
+    known = frozenset(str(workdir / path) for path in found.repositories)
+    for path in dict.fromkeys((*found.repositories, *found.named)):
+        yield path, _state(workdir / path, known)
+    for path, look in looks.items():
         for name, state in look.states():
-            yield f"{place}/{name}", state
+            yield f"{path}/{name}", state
 
 
 def _state(path: Path, repositories: Collection[str]) -> State | None:
@@ -257,10 +257,10 @@ def names_of(closed: tuple[str, ...], rows: tuple[ObeyedNames, ...]) -> Names:
 @lru_cache(maxsize=64)
 def _ways(names: tuple[str, ...]) -> re.Pattern[str] | None:
     """Return a pattern of the folders on the way to such files; None if no name has a slash."""
-    ways = {str(way) for name in names for way in PurePath(name).parents} - {"."}
-    if not ways:
+    parents = {str(parent) for name in names for parent in PurePath(name).parents} - {"."}
+    if not parents:
         return None
-    return re.compile(rf"(?:.*/)?(?:{_choice(sorted(ways))})", re.IGNORECASE | re.DOTALL)
+    return re.compile(rf"(?:.*/)?(?:{_choice(sorted(parents))})", re.IGNORECASE | re.DOTALL)
 
 
 def _whole_names(names: Sequence[str]) -> re.Pattern[str]:

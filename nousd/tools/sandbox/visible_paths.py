@@ -295,7 +295,7 @@ def _find_protected(
         *(
             workdir / link.target
             for link in links_among(workdir, by_rules.found.named)
-            if chosen.names.closes(link.place)
+            if chosen.names.closes(link.path)
         ),
     ]
     others = _other_names(protected, hidden, (workdir, *chosen.write_paths))
@@ -312,7 +312,9 @@ def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -
     """
     workdir = own[0]
     named = [path for path in by_rules.protected if path.name == ".git"]
-    others = [workdir / place for place in by_rules.found.repositories if place != "."]
+    others = [
+        workdir / repository for repository in by_rules.found.repositories if repository != "."
+    ]
     repositories = [*dict.fromkeys((*named, *others))]
     some = repositories[:REPOSITORIES_MAX]
     # The workspace is usually one of them.
@@ -336,9 +338,9 @@ def _other_names(
     protected: Sequence[Path], hidden: Sequence[Path], starts: Sequence[Path]
 ) -> OtherNames:
     """Return other names of protected files, under which they could be written."""
-    places = targets_of(protected, starts)
-    linked = find_linked_files(places, SHORT_ENTRIES_MAX)
-    skipped = {str(path) for path in (*places, *hidden)}
+    targets = targets_of(protected, starts)
+    linked = find_linked_files(targets, SHORT_ENTRIES_MAX)
+    skipped = {str(path) for path in (*targets, *hidden)}
     return other_names(linked, starts, skipped, SHORT_ENTRIES_MAX)
 
 

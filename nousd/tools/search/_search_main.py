@@ -71,14 +71,16 @@ def _answer(request: Request) -> int:
 
 
 def _confinement(request: Request) -> PathSandbox:
-    whole = PathSandbox(
+    full_sandbox = PathSandbox(
         Path(request["workdir"]),
         tuple(map(Path, request["hidden"])),
         hard_links=request["hard_links"],
     )
-    if str(whole.workdir) != request["real_workdir"]:
+    if str(full_sandbox.workdir) != request["real_workdir"]:
         raise make_changed_error(request["real_workdir"])
-    open_to_call = whole if request["opened"] is None else whole.allow_outside(request["opened"])
+    open_to_call = (
+        full_sandbox if request["opened"] is None else full_sandbox.allow_outside(request["opened"])
+    )
     return open_to_call.restrict(
         reading=[re.compile(*pattern) for pattern in request["closed"]],
         may_miss=request["may_miss"],
@@ -138,10 +140,10 @@ def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) ->
     """Yield the matches; add files with several names (hard links) to ``left_out``."""
     search = _expression(request).search
     path, context = request["path"], request["context"]
-    with path_sandbox.locate(path) as place:
-        status = place.status()
+    with path_sandbox.locate(path) as resolved:
+        status = resolved.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
-            with place.open_file() as file:
+            with resolved.open_file() as file:
                 yield from _hits_in(file, path, search, context)
             return
     matches_glob = _glob("grep.glob", request["glob"])

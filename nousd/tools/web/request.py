@@ -361,9 +361,9 @@ def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _build_refusal(what: str) -> ToolError:
-    return ToolError(f"web_fetch_refused: {what}")
+def _build_refusal(reason: str) -> ToolError:
+    return ToolError(f"web_fetch_refused: {reason}")
 
 
-def _build_failure(what: str) -> ToolError:
-    return ToolError(f"web_fetch_failed: {what}")
+def _build_failure(reason: str) -> ToolError:
+    return ToolError(f"web_fetch_failed: {reason}")
