@@ -30,7 +30,7 @@ ENDS: Final[Mapping[str, str]] = {
 }
 """Event that settles a permission or question -> the key of its id."""
 
-_OVER: Final = frozenset(
+_ENDED: Final = frozenset(
     {
         "already_decided",
         "already_answered",
@@ -93,7 +93,7 @@ class Asking:
             decided["decision"] = decision
         await self._hand_in("confirm_tool", decided)
 
-    async def question(self, asked: Payload) -> None:
+    async def question(self, request: Payload) -> None:
         """Ask a tool's questions, and submit the answers.
 
         Raises:
@@ -101,12 +101,12 @@ class Asking:
         """
         try:
             if self._has_forms:
-                answers = await self._by_form(asked)
+                answers = await self._by_form(request)
             else:
-                answers = await self._one_by_one(asked)
+                answers = await self._one_by_one(request)
         except (RpcError, msgspec.DecodeError) as error:
             answers = f"the editor could not ask: {error}"
-        ids = {"question_id": asked["question_id"]}
+        ids = {"question_id": request["question_id"]}
         if not isinstance(answers, str):
             try:
                 await self._hand_in("answer_question", {**ids, "answers": answers})
@@ -119,36 +119,36 @@ class Asking:
         try:
             await self._send(command, payload)
         except Refused as refused:
-            if refused.message not in _OVER:
+            if refused.message not in _ENDED:
                 raise
 
     async def _request_choice(self, call: Payload, options: list[dict[str, str]]) -> str | None:
         """Return the id of the option that the user chose; None if the request was dismissed."""
-        asked = {"sessionId": self._session_id, "toolCall": call, "options": options}
+        params = {"sessionId": self._session_id, "toolCall": call, "options": options}
         # The daemon ends the approval after ``approval_timeout_seconds``; that withdraws the request.
-        raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
+        raw = await self._rpc.call("session/request_permission", params, seconds=math.inf)
         outcome = decode_json(raw, type=PermissionAnswer).outcome
         offered = {option["optionId"] for option in options}
         return outcome.option_id if outcome.option_id in offered else None
 
-    async def _by_form(self, asked: Payload) -> list[dict[str, Any]] | str:
-        questions = asked["questions"]
-        request = {
+    async def _by_form(self, request: Payload) -> list[dict[str, Any]] | str:
+        questions = request["questions"]
+        form = {
             "mode": "form",
             "sessionId": self._session_id,
-            "toolCallId": asked["tool_call_id"],
+            "toolCallId": request["tool_call_id"],
             "message": "\n".join(question["question"] for question in questions),
             "requestedSchema": form_of(questions),
         }
-        raw = await self._rpc.call("elicitation/create", request, seconds=math.inf)
+        raw = await self._rpc.call("elicitation/create", form, seconds=math.inf)
         answer = decode_json(raw, type=FormAnswer)
         if answer.action != "accept":
             return "the user declined to answer" if answer.action == "decline" else _DISMISSED
         return [_answer(n, question, answer.content or {}) for n, question in enumerate(questions)]
 
-    async def _one_by_one(self, asked: Payload) -> list[dict[str, Any]] | str:
+    async def _one_by_one(self, request: Payload) -> list[dict[str, Any]] | str:
         """Ask each question as a permission request with the question's options."""
-        questions = asked["questions"]
+        questions = request["questions"]
         if not all(question.get("options") for question in questions):
             return (
                 "the editor cannot show a question without options: ask it in your answer instead"
@@ -161,7 +161,7 @@ class Asking:
             ]
             none = {"optionId": _SKIP, "name": "Do not answer", "kind": "reject_once"}
             call = {
-                "toolCallId": asked["tool_call_id"],
+                "toolCallId": request["tool_call_id"],
                 "title": question["question"],
                 "kind": "other",
             }

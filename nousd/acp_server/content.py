@@ -98,12 +98,12 @@ async def attachments_of(daemon: Client, files: Iterable[File]) -> list[dict[str
     Raises:
         ClientError: the daemon refused a file.
     """
-    left = IN_LINE_BYTES_MAX
+    bytes_left = IN_LINE_BYTES_MAX
     attachments = []
     for file in files:
         attachment = {"name": file.name[-256:], "media_type": file.media_type}
-        if len(file.data) <= left:
-            left -= len(file.data)
+        if len(file.data) <= bytes_left:
+            bytes_left -= len(file.data)
             attachment["data"] = b64encode(file.data).decode()
         else:
             attachment["artifact_id"] = await _put(daemon, file)

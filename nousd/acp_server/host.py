@@ -103,15 +103,15 @@ async def _take(agent: Agent, line: bytes | LineTooLong) -> None:
 
 
 async def _write_lines(
-    waiting: trio.MemoryReceiveChannel[bytes],
+    lines: trio.MemoryReceiveChannel[bytes],
     write: Callable[[bytes], Awaitable[None]],
     all_tasks: trio.CancelScope,
 ) -> None:
-    async for line in waiting:
+    async for line in lines:
         ready = [line]
         with suppress(trio.WouldBlock, trio.EndOfChannel):
             while len(ready) < _LINES_MAX:
-                ready.append(waiting.receive_nowait())
+                ready.append(lines.receive_nowait())
         try:
             await write(b"".join(each + b"\n" for each in ready))
         except OSError:
@@ -120,6 +120,6 @@ async def _write_lines(
 
 
 def _write_all(output: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(output, left) :]
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(output, rest) :]

@@ -80,26 +80,26 @@ class Prompts:
     """The prompts of one session that have not been answered."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Prompt] = {}
+        self._pending: dict[str, Prompt] = {}
         self._forgotten = trio.lowlevel.ParkingLot()
         self._last_stop = ""
         self._failure: Payload = {}
 
     def begin(self, key: str) -> Prompt:
         """Create and add a prompt that is about to be sent."""
-        prompt = self._waiting[key] = Prompt(key)
+        prompt = self._pending[key] = Prompt(key)
         return prompt
 
     def forget(self, prompt: Prompt) -> None:
         """Remove a prompt that has ended or was given up."""
-        self._waiting.pop(prompt.key, None)
+        self._pending.pop(prompt.key, None)
         self._forgotten.unpark_all()
 
     async def let_answer(self) -> None:
         """Wait until the prompts of ended turns are about to be answered, so that the answers precede
         the updates of the next turn.
         """
-        while any(prompt.turn and prompt.is_over.is_set() for prompt in self._waiting.values()):
+        while any(prompt.turn and prompt.is_over.is_set() for prompt in self._pending.values()):
             await self._forgotten.park()
 
     @property
@@ -107,23 +107,23 @@ class Prompts:
         """The prompts that wait in the queue."""
         return [
             prompt
-            for prompt in self._waiting.values()
+            for prompt in self._pending.values()
             if prompt.input_id and prompt.turn is None and not prompt.is_over.is_set()
         ]
 
     @property
     def are_waiting(self) -> bool:
         """Whether any prompt waits for the end of its turn."""
-        return any(not prompt.is_over.is_set() for prompt in self._waiting.values())
+        return any(not prompt.is_over.is_set() for prompt in self._pending.values())
 
     def are_own(self, input_ids: Iterable[str]) -> bool:
         """Return whether all inputs are prompts of this editor."""
-        own_ids = {prompt.input_id for prompt in self._waiting.values()}
+        own_ids = {prompt.input_id for prompt in self._pending.values()}
         return own_ids.issuperset(input_ids)
 
     def settle(self, outcome: StopReason | RpcError) -> None:
         """End all prompts with an outcome."""
-        for prompt in self._waiting.values():
+        for prompt in self._pending.values():
             prompt.settle(outcome)
 
     def note(self, type_: str, payload: Payload) -> None:
@@ -152,7 +152,7 @@ class Prompts:
 
     def _note_queue(self, payload: Payload) -> None:
         for queued in payload["inputs"]:
-            prompt = self._waiting.get(queued.get("client_message_id", ""))
+            prompt = self._pending.get(queued.get("client_message_id", ""))
             if prompt is not None:
                 prompt.input_id = queued["input_id"]
         if payload["change"] == "cleared":
@@ -174,12 +174,12 @@ class Prompts:
 
     def _with_input(self, input_ids: Iterable[str]) -> list[Prompt]:
         ids = set(input_ids)
-        return [prompt for prompt in self._waiting.values() if prompt.input_id in ids]
+        return [prompt for prompt in self._pending.values() if prompt.input_id in ids]
 
     def _of_run(self, run_id: str) -> list[Prompt]:
         return [
             prompt
-            for prompt in self._waiting.values()
+            for prompt in self._pending.values()
             if prompt.turn is not None and prompt.turn.run_id == run_id
         ]
 

@@ -68,8 +68,8 @@ def parse_servers(servers: Iterable[McpServer]) -> tuple[EditorServer, ...]:
     found: dict[str, EditorServer] = {}
     for server in servers:
         if len(found) == MCP_SERVERS_OF_SESSION_MAX:
-            most = f"a session has at most {MCP_SERVERS_OF_SESSION_MAX} MCP servers"
-            raise RpcError(INVALID_PARAMS, most)
+            reason = f"a session has at most {MCP_SERVERS_OF_SESSION_MAX} MCP servers"
+            raise RpcError(INVALID_PARAMS, reason)
         name = _free_name(server.name, found)
         if server.type == "http":
             headers = {header.name: header.value for header in server.headers}
@@ -121,9 +121,9 @@ class SessionServers:
         self._session_id = session_id
         self._servers = {server.name: server for server in servers}
         self._states: dict[str, str] = {}
-        self._news = trio.Event()
+        self._changed = trio.Event()
         self._is_decided = trio.Event()
-        self._waiting = trio.CancelScope()
+        self._wait_scope = trio.CancelScope()
         self._waits_skipped = 0
         self._awaited: set[str] = set()
         """Servers for whose connection a prompt waits, once: a server may never answer."""
@@ -188,8 +188,8 @@ class SessionServers:
             "status": "pending",
             "content": text_content(describe_server(server)),
         }
-        asked = {"sessionId": self._session_id, "toolCall": call, "options": _OPTIONS}
-        raw = await self._rpc.call("session/request_permission", asked, seconds=math.inf)
+        params = {"sessionId": self._session_id, "toolCall": call, "options": _OPTIONS}
+        raw = await self._rpc.call("session/request_permission", params, seconds=math.inf)
         return decode_json(raw, type=PermissionAnswer).outcome.option_id == _START
 
     async def note(self, status: Payload) -> None:
@@ -198,8 +198,8 @@ class SessionServers:
         if name not in self._servers:
             return
         self._states[name] = state
-        self._news.set()
-        self._news = trio.Event()
+        self._changed.set()
+        self._changed = trio.Event()
         if name in self._unreported and status.get("error"):
             self._unreported.remove(name)
             title = self._servers[name].title
@@ -213,7 +213,7 @@ class SessionServers:
         """
         if not self._servers or self._waits_skipped:
             return
-        with trio.CancelScope() as self._waiting:
+        with trio.CancelScope() as self._wait_scope:
             await self._is_decided.wait()
             listed = (await self._send("list_mcp", {}))["servers"]
             states = {server["name"]: server["state"] for server in listed}
@@ -226,7 +226,7 @@ class SessionServers:
                     await self._begin(server)
             with trio.move_on_after(_READY_SECONDS):
                 while self._is_connecting:
-                    await self._news.wait()
+                    await self._changed.wait()
             self._awaited.clear()
 
     @property
@@ -238,7 +238,7 @@ class SessionServers:
     def skip_waits(self) -> Iterator[None]:
         """Within the block, prompts do not wait for servers."""
         self._waits_skipped += 1
-        self._waiting.cancel()
+        self._wait_scope.cancel()
         try:
             yield
         finally:

@@ -119,7 +119,7 @@ class OpenSession:
         self._servers = SessionServers(rpc, self._ask, self._say, self.id, servers)
         self._models: list[str] = []
         self._require_daemon = require_daemon
-        self._is_missed = trio.Event()
+        self._daemon_lost = trio.Event()
         self._sending = trio.Lock()
         self._is_announced = trio.Event()
         self._is_following = trio.Event()
@@ -345,15 +345,15 @@ class OpenSession:
 
     def _note_interruption(self, interruption: Interruption) -> None:
         if interruption.attempt >= _ATTEMPTS_ALONE and self._prompts.are_waiting:
-            self._is_missed.set()
+            self._daemon_lost.set()
 
     async def _revive(self) -> None:
         """Start the daemon if it was killed and nobody else starts it: only a new daemon can report how
         the turns of the editor's prompts ended.
         """
         while True:
-            await self._is_missed.wait()
-            self._is_missed = trio.Event()
+            await self._daemon_lost.wait()
+            self._daemon_lost = trio.Event()
             try:
                 await self._require_daemon()
             except ClientError as error:
@@ -421,8 +421,8 @@ class OpenSession:
         pending = (await self._ask("list_permissions", {}))["pending"]
         for request in pending:
             self._ask_user("permission_requested", await self._whole(request), tasks)
-        for asked in (await self._ask("list_questions", {}))["questions"]:
-            self._ask_user("question_asked", asked, tasks)
+        for question in (await self._ask("list_questions", {}))["questions"]:
+            self._ask_user("question_asked", question, tasks)
 
     def _ask_user(self, type_: str, payload: Mapping[str, Any], tasks: trio.Nursery) -> None:
         is_permission = type_ == "permission_requested"

@@ -59,16 +59,16 @@ def title_of(tool_name: str, args: Args) -> str:
 
 
 def describe_call(
-    tool_name: str, args: Args, folder: str, *, is_past: bool = False
+    tool_name: str, args: Args, folder: str, *, has_run: bool = False
 ) -> dict[str, Any]:
     """Return the protocol's keys for a tool call. Reads the file that it is about to write.
 
     Args:
         folder: the session's workspace.
-        is_past: whether the call has run, so that the file's previous content is no longer known.
+        has_run: whether the call has run, so that the file's previous content is no longer known.
     """
     own_name = OWNED.get(tool_name, tool_name)
-    diffs = _diffs(own_name, args, folder, is_past=is_past)
+    diffs = _diffs(own_name, args, folder, has_run=has_run)
     # A patch names its files only in its text.
     subject = {} if own_name != "patch" else {"path": ", ".join(_names(diffs, folder))}
     call: dict[str, Any] = {
@@ -81,8 +81,8 @@ def describe_call(
     if paths:
         line = args.get("offset")
         # Arguments are shown before they are validated.
-        is_line = own_name == "read" and type(line) is int and 0 < line <= _LINE_MAX
-        at = {"line": line} if is_line else {}
+        is_line_number = own_name == "read" and type(line) is int and 0 < line <= _LINE_MAX
+        at = {"line": line} if is_line_number else {}
         call["locations"] = [{"path": path, **at} for path in paths]
     if diffs:
         call["content"] = diffs
@@ -99,12 +99,12 @@ def _list_named_paths(args: Args, folder: str) -> list[str]:
     return [_whole_path(folder, path)] if isinstance(path, str) else []
 
 
-def _diffs(tool_name: str, args: Args, folder: str, *, is_past: bool) -> list[dict[str, Any]]:
+def _diffs(tool_name: str, args: Args, folder: str, *, has_run: bool) -> list[dict[str, Any]]:
     match tool_name, args:
         case "edit", {"path": str(path), "oldText": str(old), "newText": str(new)}:
             return [_diff(folder, path, old, new)]
         case "write", {"path": str(path), "content": str(new)}:
-            before = None if is_past else _text_of_file(Path(folder, path))
+            before = None if has_run else _text_of_file(Path(folder, path))
             return [_diff(folder, path, before, new)]
         case "patch", {"patch": str(text)}:
             strip = args.get("strip")

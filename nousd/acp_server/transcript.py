@@ -66,5 +66,5 @@ def _build_message_updates(entry: Payload) -> list[Update]:
 
 def _call(call: Payload, folder: str) -> Update:
     id, name = call["tool_call_id"], call["name"]
-    shown = describe_call(name, call["args"], folder, is_past=True)
+    shown = describe_call(name, call["args"], folder, has_run=True)
     return {"sessionUpdate": "tool_call", "toolCallId": id, "status": "pending", **shown}

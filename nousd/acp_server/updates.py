@@ -102,7 +102,7 @@ class Updates:
         self._cost_usd = cost_usd
         self._window = 0
         self._calls: dict[str, _OpenCall] = {}
-        self._begun = ""
+        self._open_message_id = ""
         """The id of the message whose end need not repeat the text."""
         self.replayed: set[str] = set()
         """Ids of the messages and tool calls that were sent with the transcript."""
@@ -121,7 +121,7 @@ class Updates:
 
     def begin_message(self, message_id: str, text: str) -> list[Update]:
         """Begin a message that is being streamed; return an update with its text so far."""
-        self._begun = message_id
+        self._open_message_id = message_id
         return [chunk("agent_message_chunk", text, message_id)] if text else []
 
     def begin_calls(self, ids: Iterable[str]) -> None:
@@ -160,14 +160,14 @@ class Updates:
         message_id = payload["message_id"]
         match type_:
             case "message_start" if payload["role"] == "user":
-                self._begun = message_id  # its end repeats the text
+                self._open_message_id = message_id  # its end repeats the text
                 if not self._is_own(payload.get("input_ids", ("",))):
                     text = _whole_or_cut(payload.get("text", ""), payload)
                     return [chunk("user_message_chunk", text, message_id)]
             case "message_update":
-                self._begun = message_id
+                self._open_message_id = message_id
                 return [chunk("agent_message_chunk", payload["delta"], message_id)]
-            case "message_end" if self._begun != message_id and payload["text"]:
+            case "message_end" if self._open_message_id != message_id and payload["text"]:
                 return [chunk("agent_message_chunk", payload["text"], message_id)]
         return []
 

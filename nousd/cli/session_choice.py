@@ -61,7 +61,7 @@ def matching(rows: Sequence[Row], text: str) -> list[Row]:
         text: the text; an id prefix may omit ``sess-`` and must have at least four digits.
     """
     digits = text.removeprefix(_PREFIX)
-    ways: tuple[Callable[[Row], bool], ...] = (
+    matchers: tuple[Callable[[Row], bool], ...] = (
         lambda row: row["session_id"] == text,
         lambda row: text in _names(row),
         lambda row: text.casefold() in {name.casefold() for name in _names(row)},
@@ -70,7 +70,7 @@ def matching(rows: Sequence[Row], text: str) -> list[Row]:
             and row["session_id"].removeprefix(_PREFIX).startswith(digits)
         ),
     )
-    return next((found for way in ways if (found := list(filter(way, rows)))), [])
+    return next((found for way in matchers if (found := list(filter(way, rows)))), [])
 
 
 def _names(row: Row) -> list[str]:

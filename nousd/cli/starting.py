@@ -41,18 +41,18 @@ _INSIDE: Final = "NOUSD_INSIDE"
 """Set by a daemon in the environment of all processes that it starts."""
 
 
-def start_daemon(socket_path: Path, *, is_wanted: bool) -> int:
+def start_daemon(socket_path: Path, *, is_requested: bool) -> int:
     """Start the daemon, report it on standard error, and return its process id when it answers.
 
     Args:
         socket_path: the socket on which the client found no daemon.
-        is_wanted: whether the user explicitly asked for a start.
+        is_requested: whether the user explicitly asked for a start.
 
     Raises:
         DaemonNotStarted: the start is not allowed here, or failed.
     """
     service = user_service.state_of_installed()
-    reason = _why_not(socket_path, is_wanted=is_wanted or service == "activating")
+    reason = _why_not(socket_path, is_requested=is_requested or service == "activating")
     if reason is not None:
         raise DaemonNotStarted(f"no daemon listens on {socket_path}; {reason}")
     if service is not None:
@@ -118,7 +118,7 @@ def wait_until_ready(
     deadline = time.monotonic() + _START_SECONDS
     while True:
         # If another daemon was faster, it holds the lock and is about to listen.
-        is_hopeless = process.poll() is not None and _holder(socket_path) is None
+        has_failed = process.poll() is not None and _holder(socket_path) is None
         try:
             with Connection(socket_path) as daemon:
                 daemon.request("ping", {})
@@ -126,7 +126,7 @@ def wait_until_ready(
         except (DaemonUnreachable, ConnectionLost):
             # The connection is lost if the daemon ends after opening its sockets, because of another
             # address in use.
-            if is_hopeless or time.monotonic() > deadline:
+            if has_failed or time.monotonic() > deadline:
                 output.seek(since)
                 message = _without_log(output.read().decode(errors="replace").strip())
                 raise DaemonNotStarted(f"the daemon did not start: {message}") from None
@@ -154,10 +154,10 @@ def is_usual(socket_path: Path) -> bool:
     return socket_path.resolve() == resolve_socket(environ).resolve()
 
 
-def _why_not(socket_path: Path, *, is_wanted: bool) -> str | None:
+def _why_not(socket_path: Path, *, is_requested: bool) -> str | None:
     if os.environ.get(_INSIDE):
         return "a tool, a hook or an agent of one starts no other"
-    if not is_wanted and not (sys.stdin.isatty() or sys.stdout.isatty()):
+    if not is_requested and not (sys.stdin.isatty() or sys.stdout.isatty()):
         return "start one with nousd serve, or with nousctl --start"
     if not is_usual(socket_path):
         return f"start one with nousd serve --socket {socket_path}"

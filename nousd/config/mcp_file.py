@@ -124,7 +124,7 @@ _INNER: Final = ("env", "headers", "tool_classes")
 
 
 def _read_outer(table: Table) -> McpTable:
-    server = read_struct(table, McpTable, beside=_INNER)
+    server = read_struct(table, McpTable, extra_keys=_INNER)
     if server.url is not None and (
         not server.url.startswith(("http://", "https://")) or "@" in server.url
     ):

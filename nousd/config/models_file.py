@@ -117,8 +117,8 @@ def read_models_file(file: ConfigFile) -> ModelsFile:
         ConfigError: one line with the file, the table, the key and its valid values; never an API key.
     """
     raw = {
-        name: open_table(file, name, file.table.get(name, {}), most).content
-        for name, most in _MOST.items()
+        name: open_table(file, name, file.table.get(name, {}), maximum).content
+        for name, maximum in _MAXIMA.items()
     }
     providers = {name: _provider(file, name, table) for name, table in raw["providers"].items()}
     known = {*DIALECTS, *providers}
@@ -128,7 +128,7 @@ def read_models_file(file: ConfigFile) -> ModelsFile:
     return ModelsFile(providers, models, aliases)
 
 
-_MOST: Final = {"providers": PROVIDERS_MAX, "models": MODELS_MAX, "aliases": ALIASES_MAX}
+_MAXIMA: Final = {"providers": PROVIDERS_MAX, "models": MODELS_MAX, "aliases": ALIASES_MAX}
 
 
 # --- providers -----------------------------------------------------------------------------------

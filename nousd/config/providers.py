@@ -108,11 +108,11 @@ def decide_models(
     tables = read_models_file(file)
     chosen = _choose(tuple(sources), tables, environ)
     # If ``auto`` may replace the named provider, the model belongs to that provider and no other.
-    goes_with_any = not chosen.auto or chosen.provider is None
+    fits_provider = not chosen.auto or chosen.provider is None
     folder = file.path.parent if file.path else Path("/")
     values = {
         "provider": AUTO if chosen.auto else chosen.provider,
-        "model": chosen.model if goes_with_any else None,
+        "model": chosen.model if fits_provider else None,
         "api_base": chosen.api_base,
         "providers": _configure_providers(chosen, tables, folder, f"file {file.path}", environ),
         "models": tables.models,
@@ -144,8 +144,8 @@ def _choose(
             _check_known(source["provider"], {*known, AUTO})
     # The prefix of a model's name can be any known provider. If a source names a provider other than
     # mock, the prefix must be a configured one.
-    is_free = words <= {MOCK}
-    names = known if is_free else {*file.providers, *_with_keys(environ), *words, MOCK}
+    allows_any = words <= {MOCK}
+    names = known if allows_any else {*file.providers, *_with_keys(environ), *words, MOCK}
     chosen = ProviderChoice()
     for source in sources:
         chosen = _after(chosen, source, file.aliases, names)

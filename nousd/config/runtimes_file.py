@@ -89,12 +89,12 @@ def read_runtimes_file(
     tables = open_table(file, "runtimes", file.table.get("runtimes", {}), _RUNTIMES_MAX)
     configured = [_runtime(file, name, value, kinds) for name, value in tables.content.items()]
     names = {each.name for each in configured}
-    usual = [
+    defaults = [
         ConfiguredRuntime(kind, kind, command)
         for kind, command in _USUAL_COMMANDS.items()
         if kind in kinds and kind not in names
     ]
-    return (*configured, *usual)
+    return (*configured, *defaults)
 
 
 def _runtime(

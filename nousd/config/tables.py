@@ -56,33 +56,33 @@ class Table(NamedTuple):
                 )
 
 
-def open_table(file: ConfigFile, name: str, value: Any, most: int | None = None) -> Table:
+def open_table(file: ConfigFile, name: str, value: Any, entries_max: int | None = None) -> Table:
     """Return the table ``[name]``.
 
     Args:
         value: the file's value under that name.
-        most: maximum number of keys; None for any number.
+        entries_max: maximum number of keys; None for any number.
 
     Raises:
         ConfigError: the value is not a table, or has too many keys.
     """
     if not isinstance(value, dict):
         raise ConfigError(f"{name} must be a table, as in [{name}] (file {file.path})")
-    if most is not None and len(value) > most:
-        raise ConfigError(f"[{name}] must hold at most {most} (file {file.path})")
+    if entries_max is not None and len(value) > entries_max:
+        raise ConfigError(f"[{name}] must hold at most {entries_max} (file {file.path})")
     return Table(file, name, value)
 
 
-def read_struct(table: Table, struct: type[T], *, beside: Collection[str] = ()) -> T:
+def read_struct(table: Table, struct: type[T], *, extra_keys: Collection[str] = ()) -> T:
     """Return the table as a struct, whose annotations define the bounds (``values.describe``).
 
     Args:
-        beside: additional allowed keys, which the struct does not have.
+        extra_keys: additional allowed keys, which the struct does not have.
 
     Raises:
         ConfigError: a key is unknown, or its value has the wrong type or is out of bounds.
     """
     infos = {info.name: info for info in describe(struct)}
-    table.refuse_unknown({*infos, *beside})
+    table.refuse_unknown({*infos, *extra_keys})
     values = {key: value for key, value in table.content.items() if key in infos}
     return struct(**{key: table.read(infos[key], value) for key, value in values.items()})

@@ -134,11 +134,11 @@ class ExtensionApi:
     def _access_of(
         self, name: str, classes: Collection[ToolClass], path_argument: str | None
     ) -> AccessOf:
-        about, known = f"extension {self._extension}: tool {name}", get_args(ToolClass)
+        prefix, known = f"extension {self._extension}: tool {name}", get_args(ToolClass)
         if isinstance(classes, str) or not set(classes) <= set(known):
-            raise ConfigError(f"{about}: classes must be some of {', '.join(known)}")
+            raise ConfigError(f"{prefix}: classes must be some of {', '.join(known)}")
         if {"read", "write"} & set(classes) and path_argument is None:
-            raise ConfigError(f"{about}: a tool that reads or writes needs a path_argument")
+            raise ConfigError(f"{prefix}: a tool that reads or writes needs a path_argument")
         if not classes:
             return touches_nothing
         return partial(_access, frozenset(classes), path_argument)
@@ -192,15 +192,15 @@ class ExtensionApi:
             ConfigError: there is no such hook, or an argument is unusable.
         """
         self._check(name, timeout_seconds, handler)
-        about = f"extension {self._extension}: hook {name}"
+        prefix = f"extension {self._extension}: hook {name}"
         if name not in HOOKS:
-            raise ConfigError(f"{about} does not exist; there are {', '.join(HOOKS)}")
+            raise ConfigError(f"{prefix} does not exist; there are {', '.join(HOOKS)}")
         if on_error not in get_args(OnError):
-            raise ConfigError(f"{about}: on_error must be {' or '.join(get_args(OnError))}")
+            raise ConfigError(f"{prefix}: on_error must be {' or '.join(get_args(OnError))}")
         if on_error == "block" and name != "tool_call":
-            raise ConfigError(f"{about}: on_error is for the hook tool_call alone")
+            raise ConfigError(f"{prefix}: on_error is for the hook tool_call alone")
         if sum(hook.extension == self._extension for hook in self._hooks) >= HOOKS_MAX:
-            raise ConfigError(f"{about}: an extension has at most {HOOKS_MAX} hooks")
+            raise ConfigError(f"{prefix}: an extension has at most {HOOKS_MAX} hooks")
         self._hooks.append(
             Hook(self._extension, name, handler, timeout_seconds, on_error, self._caller)
         )
@@ -210,28 +210,28 @@ class ExtensionApi:
         self._closed = True
 
     def _check(self, name: str, timeout_seconds: float, handler: Handler) -> None:
-        about = f"extension {self._extension}: {name!r}"
+        prefix = f"extension {self._extension}: {name!r}"
         if self._closed:
-            raise ConfigError(f"{about} came after register() had returned")
+            raise ConfigError(f"{prefix} came after register() had returned")
         if not TOOL_NAME.fullmatch(str(name)):
-            raise ConfigError(f"{about} is no usable name; it must match {TOOL_NAME.pattern}")
+            raise ConfigError(f"{prefix} is no usable name; it must match {TOOL_NAME.pattern}")
         if not callable(handler):
-            raise ConfigError(f"{about} has a handler that cannot be called")
+            raise ConfigError(f"{prefix} has a handler that cannot be called")
         if not 0 < timeout_seconds <= TIMEOUT_SECONDS_MAX:
             raise ConfigError(
-                f"{about}: timeout_seconds must be more than 0 and at most {TIMEOUT_SECONDS_MAX:g}"
+                f"{prefix}: timeout_seconds must be more than 0 and at most {TIMEOUT_SECONDS_MAX:g}"
             )
 
     def _arguments(self, name: str, parameters: type[msgspec.Struct] | dict[str, Any]) -> Arguments:
-        about = f"extension {self._extension}: tool {name}"
+        prefix = f"extension {self._extension}: tool {name}"
         try:
             if not isinstance(parameters, dict):
                 return struct_arguments(parameters)
             msgspec.json.encode(parameters)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"{about}: unusable parameters: {error}") from error
+            raise ConfigError(f"{prefix}: unusable parameters: {error}") from error
         if parameters.get("type") != "object":
-            raise ConfigError(f"{about}: parameters must be a JSON Schema of type object")
+            raise ConfigError(f"{prefix}: parameters must be a JSON Schema of type object")
         return Arguments(schema=parameters)
 
 

@@ -144,10 +144,10 @@ class DaemonTools:
             return CallEnd(f"tool_not_found: {tool}", is_error=True)
         async with connect(self._daemon) as daemon:
             before = await self._session.state(daemon)
-            asked = {"tool": tool, "args": dict(args), "session_id": before["session_id"]}
+            payload = {"tool": tool, "args": dict(args), "session_id": before["session_id"]}
             # Nothing could stop a call whose id did not arrive.
             with anyio.CancelScope(shield=True):
-                call_id = (await daemon.request("call_tool", asked)).payload["tool_call_id"]
+                call_id = (await daemon.request("call_tool", payload)).payload["tool_call_id"]
             is_over = False
             try:
                 await self._follow(call_id, before["cursor"], show)

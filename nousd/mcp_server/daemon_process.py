@@ -25,7 +25,7 @@ START_SECONDS: Final = 60.0
 _STOP_SECONDS: Final = 15.0
 _RETRY_SECONDS: Final = 0.05
 
-_UNTIL_WE_END: Final = """
+_EXEC_WITH_PARENT: Final = """
 import ctypes, os, signal, sys
 PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -75,8 +75,16 @@ class _Daemon:
     def __init__(self, socket_path: Path, serve_options: Sequence[str]) -> None:
         self._socket_path = socket_path
         serve = ("-m", "nousd", "serve", "--socket", str(socket_path), *serve_options)
-        us = str(os.getpid())
-        self._command = (sys.executable, "-I", "-c", _UNTIL_WE_END, us, sys.executable, *serve)
+        own_pid = str(os.getpid())
+        self._command = (
+            sys.executable,
+            "-I",
+            "-c",
+            _EXEC_WITH_PARENT,
+            own_pid,
+            sys.executable,
+            *serve,
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = anyio.Lock()
 

@@ -120,12 +120,12 @@ class _PendingRequest:
 
     def __init__(self, method: str) -> None:
         self.method = method
-        self.is_over = trio.Event()
+        self.settled = trio.Event()
         self.outcome: Raw | RpcError | AgentFailed | None = None
 
     def settle(self, outcome: Raw | RpcError | AgentFailed) -> None:
         self.outcome = outcome
-        self.is_over.set()
+        self.settled.set()
 
 
 class JsonRpc:
@@ -153,11 +153,11 @@ class JsonRpc:
         self._nursery = nursery
         self._head: dict[str, Any] = {"jsonrpc": "2.0"} if marks_version else {}
         self._withdrawal = withdrawal
-        self._waiting: dict[int, _PendingRequest] = {}
+        self._pending: dict[int, _PendingRequest] = {}
         self._answering: dict[MessageId, trio.CancelScope] = {}
         self._answered = trio.lowlevel.ParkingLot()
         self._last_id = 0
-        self._over: AgentFailed | None = None
+        self._failure: AgentFailed | None = None
 
     async def call(self, method: str, params: Any, *, seconds: float) -> Raw:
         """Send a request and return its result. If the wait ends without one, withdraw the request.
@@ -166,22 +166,22 @@ class JsonRpc:
             RpcError: the program's error.
             AgentFailed: the program did not answer in time, or has ended.
         """
-        if self._over is not None:
-            raise self._over
+        if self._failure is not None:
+            raise self._failure
         self._last_id += 1
         number = self._last_id
-        waiting = self._waiting[number] = _PendingRequest(method)
+        pending = self._pending[number] = _PendingRequest(method)
         try:
             await self._send({"id": number, "method": method, "params": params})
             with trio.move_on_after(seconds) as limit:
-                await waiting.is_over.wait()
-            if limit.cancelled_caught and waiting.outcome is None:
+                await pending.settled.wait()
+            if limit.cancelled_caught and pending.outcome is None:
                 raise AgentFailed(f"it did not answer {method} within {seconds:g} seconds")
         finally:
-            del self._waiting[number]
-            if waiting.outcome is None:
+            del self._pending[number]
+            if pending.outcome is None:
                 await self._tell_withdrawn(number)
-        match waiting.outcome:
+        match pending.outcome:
             case RpcError() | AgentFailed() as failure:
                 raise failure
             case outcome:
@@ -189,7 +189,7 @@ class JsonRpc:
                 return outcome
 
     async def _tell_withdrawn(self, number: int) -> None:
-        if self._withdrawal is not None and self._over is None:
+        if self._withdrawal is not None and self._failure is None:
             with trio.move_on_after(_WITHDRAWAL_SECONDS, shield=True):
                 await self.notify(self._withdrawal, {"requestId": number})
 
@@ -210,13 +210,13 @@ class JsonRpc:
             else:
                 await self._begin_answer(message.id, message.method, message.params)
             return
-        waiting = self._waiting.get(message.id) if isinstance(message.id, int) else None
-        if waiting is None or waiting.is_over.is_set():
+        pending = self._pending.get(message.id) if isinstance(message.id, int) else None
+        if pending is None or pending.settled.is_set():
             await self._peer.take_unknown(line)
         elif message.error is not UNSET:
-            waiting.settle(RpcError(message.error.code, message.error.message))
+            pending.settle(RpcError(message.error.code, message.error.message))
         else:
-            waiting.settle(Raw(b"null") if message.result is UNSET else message.result)
+            pending.settle(Raw(b"null") if message.result is UNSET else message.result)
 
     async def wait_answered(self) -> None:
         """Wait until every request of the program is answered."""
@@ -237,9 +237,9 @@ class JsonRpc:
 
     def end(self, failure: AgentFailed) -> None:
         """Record that the program has ended: pending and later calls raise ``failure``."""
-        self._over = failure
-        for waiting in self._waiting.values():
-            waiting.settle(failure)
+        self._failure = failure
+        for pending in self._pending.values():
+            pending.settle(failure)
 
     async def _begin_answer(self, id_: MessageId, method: str, params: Raw) -> None:
         if id_ in self._answering or len(self._answering) >= REQUESTS_MAX:

@@ -61,8 +61,8 @@ class KnownSecrets(Generic[AnyStr]):
 
     def measure_partial(self, data: AnyStr) -> int:
         """Return the length of the end of ``data`` that may be the beginning of a secret."""
-        most = self.longest - 1 if data[-_TAIL:] in self.joined else _TAIL - 1
-        for start in range(max(0, len(data) - most), len(data)):
+        length_max = self.longest - 1 if data[-_TAIL:] in self.joined else _TAIL - 1
+        for start in range(max(0, len(data) - length_max), len(data)):
             end = data[start:]
             if end[:1] not in self.starts:
                 continue
@@ -96,17 +96,17 @@ class SecretStream(Generic[AnyStr]):
     def __init__(self, known: KnownSecrets[AnyStr], mark: AnyStr) -> None:
         self._known: KnownSecrets[AnyStr] = known
         self._mark: AnyStr = mark
-        self._waiting: AnyStr = mark[:0]
+        self._held_back: AnyStr = mark[:0]
 
     def feed(self, chunk: AnyStr) -> AnyStr:
         """Return the data that is safe to show; hold back a possible beginning of a secret."""
         if not self._known.spellings:
             return chunk
-        data = self._waiting + chunk
+        data = self._held_back + chunk
         safe = len(data) - self._known.measure_partial(data)
         if self._known.has_match(data):
             return self._without(data, safe)
-        self._waiting = data[safe:]
+        self._held_back = data[safe:]
         return data[:safe]
 
     def _without(self, data: AnyStr, safe: int) -> AnyStr:
@@ -121,14 +121,14 @@ class SecretStream(Generic[AnyStr]):
             if done > safe:
                 safe = len(data) - self._known.measure_partial(data[done:])
         pieces.append(data[done:safe])
-        self._waiting = data[safe:]
+        self._held_back = data[safe:]
         return data[:0].join(pieces)
 
     def finish(self) -> AnyStr:
         """Return the data that was held back, at the end of the stream. A complete secret in it is
         replaced; a mere beginning of one is not.
         """
-        rest, self._waiting = self._waiting, self._waiting[:0]
+        rest, self._held_back = self._held_back, self._held_back[:0]
         return self._known.without(rest, self._mark)
 
 

@@ -106,8 +106,8 @@ def struct_arguments(
     (root,), definitions = msgspec.json.schema_components([struct], ref_template="{name}")
     schema = _inline_definitions(root, definitions, ())
     # The struct's docstring is for developers; the tool has its own name and description.
-    for ours in ("title", "description"):
-        schema.pop(ours, None)
+    for key in ("title", "description"):
+        schema.pop(key, None)
     return Arguments(schema=schema, struct=struct, aliases=aliases or {})
 
 
@@ -120,8 +120,8 @@ def _inline_definitions(node: Any, definitions: Mapping[str, Any], inside: tuple
         name = node["$ref"]
         if name in inside:
             raise ValueError(f"{name} refers to itself")
-        beside = {key: value for key, value in node.items() if key != "$ref"}
-        return _inline_definitions(definitions[name], definitions, (*inside, name)) | beside
+        siblings = {key: value for key, value in node.items() if key != "$ref"}
+        return _inline_definitions(definitions[name], definitions, (*inside, name)) | siblings
     return _add_type(
         _without_null({key: _inline_definitions(v, definitions, inside) for key, v in node.items()})
     )

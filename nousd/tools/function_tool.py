@@ -115,12 +115,12 @@ def access_to(
         if target is not None:
             outside[target] = None
             paths[context.path_sandbox.make_relative(target)] = None
-    asked = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
+    requested = tuple(outside) if len(outside) <= OUTSIDE_PLACES_MAX else ()
     return Access(
         classes=frozenset(classes),
         paths=tuple(paths),
         links=tuple(links),
-        outside=asked,
+        outside=requested,
         is_inside=is_inside,
     )
 

@@ -35,7 +35,7 @@ class ToolRegistry(Mapping[str, Tool]):
     ) -> None:
         self._known: dict[str, Tool] = {}
         self._late = late
-        self._passing: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
         self._owned: dict[str, ToolRegistry] = {}
         self.version = 0
         for tool in tools:
@@ -45,10 +45,10 @@ class ToolRegistry(Mapping[str, Tool]):
     @property
     def _tools(self) -> dict[str, Tool]:
         if self._late is not None:
-            together: dict[str, Tool] = {}
+            merged: dict[str, Tool] = {}
             for tool in (*self._late(), *self._known.values()):
-                _add(together, tool)
-            self._known, self._late = together, None
+                _add(merged, tool)
+            self._known, self._late = merged, None
         return self._known
 
     def register(self, tool: Tool) -> None:
@@ -66,17 +66,17 @@ class ToolRegistry(Mapping[str, Tool]):
         Raises:
             ConfigError: as ``register``; then the source has no tools.
         """
-        for name in [name for name, owner in self._passing.items() if owner == source]:
-            del self._tools[name], self._passing[name]
+        for name in [name for name, owner in self._sources.items() if owner == source]:
+            del self._tools[name], self._sources[name]
         self.version += 1
-        together = dict(self._tools)
+        merged = dict(self._tools)
         for tool in tools:
-            _add(together, tool)
-        passing = self._passing | dict.fromkeys(together.keys() - self._tools.keys(), source)
-        lasting = [name for name in together if name not in passing]
-        ordered = sorted(passing, key=lambda name: (passing[name], name))
-        self._known = {name: together[name] for name in (*lasting, *ordered)}
-        self._passing = passing
+            _add(merged, tool)
+        sources = self._sources | dict.fromkeys(merged.keys() - self._tools.keys(), source)
+        permanent = [name for name in merged if name not in sources]
+        ordered = sorted(sources, key=lambda name: (sources[name], name))
+        self._known = {name: merged[name] for name in (*permanent, *ordered)}
+        self._sources = sources
 
     def ensure_registry(self, owner: str) -> ToolRegistry:
         """Return the registry of an owner's own tools, whose names must differ from all others; create

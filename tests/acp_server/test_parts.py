@@ -236,7 +236,7 @@ TOOLS = st.sampled_from(
 def test_any_arguments_of_a_model_can_be_shown(
     tool: str, args: dict[str, Any], is_past: bool
 ) -> None:
-    call = describe_call(tool, args, "/no/such/folder", is_past=is_past)
+    call = describe_call(tool, args, "/no/such/folder", has_run=is_past)
     shown = json.loads(encode_json({"toolCallId": "c", **call}))
     check("ToolCall", shown)
 

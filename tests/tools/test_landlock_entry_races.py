@@ -245,7 +245,7 @@ async def test_without_its_supervisor_nothing_is_made(held: Repositories) -> Non
             env=process.env,
             on_output=lambda _: None,
             timeout_seconds=20,
-            held=msgspec.structs.replace(process, argv=argv),
+            sandboxed=msgspec.structs.replace(process, argv=argv),
         )
     assert ended == ProcessEnd(failure="lost its supervisor")
     result = (held.work / "src" / "result").read_text()

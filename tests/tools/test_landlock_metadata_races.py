@@ -228,7 +228,7 @@ async def test_without_its_supervisor_no_call_succeeds(
             env=process.env,
             on_output=said.append,
             timeout_seconds=20,
-            held=msgspec.structs.replace(process, argv=argv),
+            sandboxed=msgspec.structs.replace(process, argv=argv),
         )
     assert ended == ProcessEnd(failure="lost its supervisor")
     assert (attacked.work / "src" / "result").read_text() in ("", str(errno.ENOSYS))

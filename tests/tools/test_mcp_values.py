@@ -48,7 +48,7 @@ def test_the_count_does_not_depend_on_the_chunks_of_a_stream(size: int) -> None:
     for start in range(0, len(stream), size):
         lines.feed(stream[start : start + size])
     lines.finish()
-    assert lines.most == 6
+    assert lines.largest == 6
 
 
 def test_a_body_is_one_message_with_all_its_lines() -> None:
@@ -56,4 +56,4 @@ def test_a_body_is_one_message_with_all_its_lines() -> None:
     lines.feed(b"[1,\n\n2,\n\n")
     lines.feed(b"3]")
     lines.finish()
-    assert lines.most >= 4
+    assert lines.largest >= 4

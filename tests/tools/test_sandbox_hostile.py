@@ -41,7 +41,7 @@ async def run(started: SandboxedProcess, workdir: Path) -> tuple[ProcessEnd, byt
         on_output=output.extend,
         on_errors=lambda _: None,
         timeout_seconds=WAIT_SECONDS,
-        held=started,
+        sandboxed=started,
     )
     return ended, bytes(output)
 

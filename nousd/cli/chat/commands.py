@@ -37,7 +37,7 @@ def abort(talk: Conversation, _rest: str = "") -> None:
 
 
 def _reject(talk: Conversation, reason: str) -> None:
-    talk.asked.reject(reason, talk.ask, talk.say)
+    talk.open_requests.reject(reason, talk.ask, talk.say)
 
 
 def _new(talk: Conversation, name: str) -> None:
@@ -134,7 +134,7 @@ def _tree(talk: Conversation, _rest: str) -> None:
 
 
 def _quit(talk: Conversation, _rest: str) -> None:
-    talk.is_leaving = True
+    talk.is_quitting = True
 
 
 def _help(talk: Conversation, _rest: str) -> None:

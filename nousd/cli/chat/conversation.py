@@ -84,7 +84,7 @@ class Conversation:
         self,
         options: Options,
         terminal: Terminal,
-        asked: OpenRequests,
+        open_requests: OpenRequests,
         *,
         at_terminal: bool,
     ) -> None:
@@ -92,12 +92,12 @@ class Conversation:
         self._client_id = f"nousctl-chat-{os.getpid()}"
         self._at_terminal = at_terminal
         self.terminal = terminal
-        self.asked = asked
+        self.open_requests = open_requests
         self.interrupts = Interrupts()
         self.events = SessionEvents(options.socket_path, self.say, waits=at_terminal)
         self.session_id = ""
         self.running: str | None = None
-        self.is_leaving = False
+        self.is_quitting = False
         self.shows_reasoning = False
         self.attached: list[Path] = []
         """The files to attach to the next text."""
@@ -139,12 +139,12 @@ class Conversation:
         self.running = None if state["run_state"] == "idle" else state["run_id"]
         self._show_session(state, record)
         self._mark_seen()
-        self.asked.clear()
-        self.asked.folder = state.get("workspace", "")
+        self.open_requests.clear()
+        self.open_requests.folder = state.get("workspace", "")
         if pending or questions:
             self.terminal.drop_typed()
-        self.asked.begin_line(is_typing=self.terminal.is_typing)
-        for line in self.asked.add_listed(pending, questions):
+        self.open_requests.begin_line(is_typing=self.terminal.is_typing)
+        for line in self.open_requests.add_listed(pending, questions):
             self.say(line)
 
     def _build_subscription(self, cursor: str, session: Mapping[str, str]) -> dict[str, Any]:
@@ -244,12 +244,12 @@ class Conversation:
         self._show_input(event)
         if payload.get("message_id") not in self._in_transcript:
             self._printer.show(event)
-        asked = self.asked.note(event, self.other_client(payload))
-        if asked:
-            self.say("\n".join(asked))
+        lines = self.open_requests.note(event, self.other_client(payload))
+        if lines:
+            self.say("\n".join(lines))
         if event.type == "agent_end":
             self._mark_seen()
-        return bool(asked) or event.type == "agent_end"
+        return bool(lines) or event.type == "agent_end"
 
     def _mark_seen(self) -> None:
         """Mark the session as seen, for all clients of the user, if this one is at a terminal."""

@@ -66,9 +66,9 @@ class LinearTerminal(EditedTerminal):
     def _draw(self) -> None:
         if self._has_line and (self.is_typing or self._shown is not None or not self._tail):
             self._show(_one_row(self._editor.text))
-            behind = _one_row(self._editor.text[self._editor.cursor :])
-            self._put("\b" * cells(behind))
-            self._right = behind
+            after = _one_row(self._editor.text[self._editor.cursor :])
+            self._put("\b" * cells(after))
+            self._right = after
 
     def _show(self, line: str) -> None:
         """Write the difference that turns the displayed line into ``line``."""

@@ -69,12 +69,12 @@ class _Request:
     def __init__(self, payload: Payload, folder: str) -> None:
         self._payload = payload
         self._folder = folder
-        self._for_good = False
+        self._asked_for_rule = False
         self._has_rule = "rule" in payload and "outside" not in payload
 
     @property
     def lines(self) -> list[str]:
-        if self._for_good:
+        if self._asked_for_rule:
             rule = harmless(rule_line(self._payload["rule"]), one_line=True)
             question = "? always allow, without asking, every call that this rule covers:"
             return [question, f"  {rule}", _HINT_FOR_GOOD]
@@ -98,11 +98,11 @@ class _Request:
             NoAnswer: the line is not an answer.
         """
         decision, reason = self._decision(line)
-        was_asked_again, self._for_good = self._for_good, False
-        if was_asked_again:
+        confirms_rule, self._asked_for_rule = self._asked_for_rule, False
+        if confirms_rule:
             return self._command("always", "") if decision == "once" else None
         if decision == "always" and self._has_rule:
-            self._for_good = True
+            self._asked_for_rule = True
             return None
         return self._command(decision, reason)
 
@@ -198,9 +198,9 @@ class OpenRequests:
 
     def add_listed(self, pending: list[Payload], questions: list[Payload]) -> list[str]:
         """Add the pending requests that the daemon listed; return the lines that show them."""
-        asked = [("permission_requested", each) for each in pending]
-        asked += [("question_asked", each) for each in questions]
-        return [line for type_, payload in asked for line in self._add(type_, payload)]
+        events = [("permission_requested", each) for each in pending]
+        events += [("question_asked", each) for each in questions]
+        return [line for type_, payload in events for line in self._add(type_, payload)]
 
     def note(self, event: ReceivedEvent, client: str = "") -> list[str]:
         """Update the requests with an event; return the lines to show.
@@ -306,7 +306,7 @@ class OpenRequests:
             ask(command.type, command.payload)
             is_sent = True
         except Refused as refused:
-            if refused.message not in _OVER:
+            if refused.message not in _ENDED:
                 raise
             self._forget(id)
             say(refusal_text(refused, in_chat=True))
@@ -318,7 +318,7 @@ class OpenRequests:
             say("\n".join(shown))
 
 
-_OVER: Final = frozenset(
+_ENDED: Final = frozenset(
     {
         "already_decided",
         "already_answered",

@@ -49,16 +49,16 @@ def chat(options: Options, session_id: str | None = None, *, is_plain: bool = Fa
         is_plain: whether to draw nothing twice; see ``linear``.
     """
     at_terminal = sys.stdin.isatty()
-    asked = OpenRequests()
+    open_requests = OpenRequests()
     terminal: EditedTerminal | PlainTerminal
     if knows_escapes():
         kind = LinearTerminal if is_plain else EditedTerminal
-        terminal = kind(LineEditor(asked.note_typing))
+        terminal = kind(LineEditor(open_requests.note_typing))
     elif echoes():
-        terminal = DumbTerminal(LineEditor(asked.note_typing))
+        terminal = DumbTerminal(LineEditor(open_requests.note_typing))
     else:
         terminal = PlainTerminal(is_terminal=at_terminal)
-    talk = Conversation(options, terminal, asked, at_terminal=at_terminal)
+    talk = Conversation(options, terminal, open_requests, at_terminal=at_terminal)
     loop = _Loop(talk, at_terminal=at_terminal)
     with take_terminal(terminal):
         try:
@@ -97,7 +97,7 @@ class _Loop:
         talk = self._talk
         # A script leaves when its last run has ended; at a terminal the end of the input leaves at once.
         is_done = self._input_ended and (self._at_terminal or talk.running is None)
-        return talk.is_leaving or self._is_lost or is_done
+        return talk.is_quitting or self._is_lost or is_done
 
     def _turn(self, wake: int) -> None:
         """Wait for input, an event or a signal, and handle it."""
@@ -148,12 +148,12 @@ class _Loop:
                 self._input_ended = True
             elif typed is Control.SUSPEND:
                 self._terminal.suspend()
-            elif not self._talk.is_leaving:
+            elif not self._talk.is_quitting:
                 self._presses = 0
                 try:
                     self._take(typed)
                 finally:
-                    self._talk.asked.begin_line(is_typing=self._terminal.is_typing)
+                    self._talk.open_requests.begin_line(is_typing=self._terminal.is_typing)
         if not self._is_over():
             self._terminal.prompt()
 
@@ -165,7 +165,9 @@ class _Loop:
                 COMMANDS[name].run(talk, rest.strip())
             elif name.startswith("/") and "\n" not in name and not typed.pasted:
                 talk.say(f"no command {name}; /help lists them")
-            elif line and not talk.asked.take(line, talk.ask, talk.say, pasted=typed.pasted):
+            elif line and not talk.open_requests.take(
+                line, talk.ask, talk.say, pasted=typed.pasted
+            ):
                 talk.send(line)
         except Refused as refused:
             talk.say(refusal_text(refused, in_chat=True))
@@ -184,7 +186,7 @@ class _Loop:
         """Abort the run; without a run, drop the line being typed; leave at the second press."""
         self._presses += 1
         if self._presses > 1:
-            self._talk.is_leaving = True
+            self._talk.is_quitting = True
         elif self._talk.running is not None:
             self._stop()
         elif self._terminal.clear():

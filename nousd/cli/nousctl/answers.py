@@ -62,31 +62,31 @@ def _confirm(options: Options, values: dict[str, Any]) -> int:
 def _answer(options: Options, values: dict[str, Any]) -> int:
     question_id = values["question_id"]
     with options.connect() as daemon:
-        waiting = daemon.request("list_questions", {}).payload["questions"]
-        asked = _find_request(waiting, "question_id", question_id)
-        if asked is None:
+        pending = daemon.request("list_questions", {}).payload["questions"]
+        request = _find_request(pending, "question_id", question_id)
+        if request is None:
             say(f"no question {question_id} waits; list those that do: nousctl question list")
             return FAILED
         try:
-            answers = answers_to(asked["questions"], values["answers"])
+            answers = answers_to(request["questions"], values["answers"])
         except NoAnswer as error:
             say(str(error))
             return FAILED
-        for question, answer in zip(asked["questions"], answers, strict=True):
+        for question, answer in zip(request["questions"], answers, strict=True):
             say(question_lines(question)[0])
             say("  " + ", ".join([*answer.get("chosen", ()), answer.get("text", "")]).strip(", "))
         return print_answer(
             options,
             daemon.request(
                 "answer_question",
-                {**values, "question_id": asked["question_id"], "answers": answers},
+                {**values, "question_id": request["question_id"], "answers": answers},
             ),
         )
 
 
-def _find_request(waiting: list[Payload], key: str, id: str) -> Payload | None:
-    full_id = whole_id(id, [each[key] for each in waiting])
-    return next((each for each in waiting if each[key] == full_id), None)
+def _find_request(pending: list[Payload], key: str, id: str) -> Payload | None:
+    full_id = whole_id(id, [each[key] for each in pending])
+    return next((each for each in pending if each[key] == full_id), None)
 
 
 def nearest_rule(options: Options, values: Mapping[str, Any]) -> str:

@@ -186,10 +186,10 @@ def _end(process: DaemonProcess, options: Options) -> None:
     """Ask the daemon to stop, and wait for its end."""
     with suppress(ProcessLookupError):  # it has already ended
         signal.pidfd_send_signal(process.handle, signal.SIGTERM)
-    waiting = select.poll()
-    waiting.register(process.handle, select.POLLIN)
+    poll = select.poll()
+    poll.register(process.handle, select.POLLIN)
     seconds = options.timeout_seconds or _STOP_SECONDS
-    if not waiting.poll(seconds * 1000):
+    if not poll.poll(seconds * 1000):
         raise ClientError(
             f"pid {process.pid} was asked to stop and has not ended after {duration(seconds)};"
             " look at: nousctl logs"
@@ -203,7 +203,7 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
     try:
         options.connect().close()
     except DaemonUnreachable:
-        pid = start_daemon(options.socket_path, is_wanted=True)
+        pid = start_daemon(options.socket_path, is_requested=True)
         _tell(options, "started", pid)
         return DONE
     with options.connect() as daemon, daemon_process(daemon) as process:

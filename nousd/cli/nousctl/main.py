@@ -223,7 +223,7 @@ def _run(
     )
     payload = with_one_name(arguments, collect_values(arguments, values))
     if starts:
-        _require_daemon(options, is_wanted=common.get("start", False))
+        _require_daemon(options, is_requested=common.get("start", False))
     if CLIENT in arguments:
         payload.setdefault(CLIENT.key, _OWN_NAME)
     try:
@@ -250,7 +250,7 @@ _ABOUT_THE_PROCESS: Final = frozenset({"ping", "status", "logs", "stop", "restar
 """Verbs that do not start a daemon."""
 
 
-def _require_daemon(options: Options, *, is_wanted: bool) -> None:
+def _require_daemon(options: Options, *, is_requested: bool) -> None:
     """Start the user's daemon if none listens.
 
     Raises:
@@ -261,7 +261,7 @@ def _require_daemon(options: Options, *, is_wanted: bool) -> None:
     except DaemonUnreachable:
         from nousd.cli.starting import start_daemon
 
-        start_daemon(options.socket_path, is_wanted=is_wanted)
+        start_daemon(options.socket_path, is_requested=is_requested)
 
 
 def _prompt(options: Options, values: dict[str, Any]) -> int:
@@ -285,8 +285,8 @@ def _ask_of_input(verb: Verb, options: Options, values: dict[str, Any]) -> int:
             raise
         session = {key: values[key] for key in ("session_id",) if key in values}
         with options.connect() as daemon:
-            waiting = daemon.request("get_queue", session).payload["inputs"]
-        ids = [each["input_id"] for each in waiting]
+            inputs = daemon.request("get_queue", session).payload["inputs"]
+        ids = [each["input_id"] for each in inputs]
         input_ids = {key: whole_id(values[key], ids) for key in _INPUT_KEYS if key in values}
         if all(values[key] == id for key, id in input_ids.items()):
             raise

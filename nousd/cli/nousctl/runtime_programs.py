@@ -75,8 +75,8 @@ def _doctor(options: Options, values: dict[str, Any]) -> int:
         if options.json
         else sanitize_output("\n".join(_lines_of(facts)))
     )
-    is_well = "command" not in facts or "program" in facts
-    return DONE if is_well and auth.get("is_logged_in") is not False else FAILED
+    is_installed = "command" not in facts or "program" in facts
+    return DONE if is_installed and auth.get("is_logged_in") is not False else FAILED
 
 
 def _lines_of(facts: Mapping[str, Any]) -> Iterator[str]:

@@ -22,4 +22,4 @@ def acp(
     from nousd.config.resolve import resolve_socket
 
     socket_path = socket or resolve_socket(os.environ)
-    serve(socket_path, start=partial(start_daemon, socket_path, is_wanted=True))
+    serve(socket_path, start=partial(start_daemon, socket_path, is_requested=True))

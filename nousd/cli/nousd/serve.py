@@ -65,8 +65,8 @@ def _http_door(settings: Settings) -> Door | None:
             async def serve_daemon(services: Services) -> None:
                 # An HTTP client may be any program that has a token.
                 held = services.restrict()
-                ways = partial(serve_commands, held), partial(serve_events, held)
-                async with open_memory_dial(*ways) as dial:
+                servers = partial(serve_commands, held), partial(serve_events, held)
+                async with open_memory_dial(*servers) as dial:
                     await bridge.serve(dial, services.closing)
 
             yield serve_daemon

@@ -60,9 +60,9 @@ def socket_unit() -> str:
 
 def _program() -> str:
     """Return the command line of this installation, quoted for systemd."""
-    beside = Path(sys.executable).with_name("nousd")
-    if beside.exists():
-        return _quote(str(beside))
+    sibling = Path(sys.executable).with_name("nousd")
+    if sibling.exists():
+        return _quote(str(sibling))
     return f"{_quote(sys.executable)} -m nousd"
 
 

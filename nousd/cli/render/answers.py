@@ -218,15 +218,15 @@ def _render_todos(payload: Payload) -> Iterator[str]:
         yield "nothing is on the list"
 
 
-def format_queued_input(waiting: Payload) -> str:
+def format_queued_input(queued: Payload) -> str:
     """Return one line that shows a queued input, shortened."""
-    files = f" ({len(waiting['attachments'])} attached)" if waiting.get("attachments") else ""
-    return f"{_head(waiting)}: {snippet(waiting['text'])}{files}"
+    files = f" ({len(queued['attachments'])} attached)" if queued.get("attachments") else ""
+    return f"{_head(queued)}: {snippet(queued['text'])}{files}"
 
 
-def _head(waiting: Payload) -> str:
-    sender = f" of {waiting['client_id']}" if waiting.get("client_id") else ""
-    return f"{waiting['kind']}{sender}"
+def _head(queued: Payload) -> str:
+    sender = f" of {queued['client_id']}" if queued.get("client_id") else ""
+    return f"{queued['kind']}{sender}"
 
 
 def _of_namespace(payload: Payload) -> str:
@@ -251,8 +251,8 @@ def _render_auth_status(payload: Payload) -> Iterator[str]:
     of = f" as {status['account']}" if "account" in status else ""
     namespace = f" for {payload['namespace']}" if payload["namespace"] != "default" else ""
     yield f"{payload['runtime']}{namespace}: {words[status.get('is_logged_in')]}{of}"
-    for name, is_there in status.get("details", {}).items():
-        yield f"    {name}: {'there' if is_there else 'missing'}"
+    for name, is_present in status.get("details", {}).items():
+        yield f"    {name}: {'there' if is_present else 'missing'}"
     if "home" in status:
         yield f"    files in {status['home']}"
     if not status.get("is_logged_in"):

@@ -128,10 +128,10 @@ def _value(value: Any) -> str:
 
 def render_questions(payload: Payload) -> Iterator[str]:
     """Yield the lines that show ``list_questions``."""
-    for waiting in payload["questions"]:
-        until = local_time(waiting["expires_at"])
-        yield f"{waiting['question_id']}  until {until}, in {waiting['session_id']}"
-        for question in waiting["questions"]:
+    for request in payload["questions"]:
+        until = local_time(request["expires_at"])
+        yield f"{request['question_id']}  until {until}, in {request['session_id']}"
+        for question in request["questions"]:
             yield from (f"  {line}" for line in question_lines(question))
     if not payload["questions"]:
         yield "no question waits"

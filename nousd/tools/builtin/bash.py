@@ -68,14 +68,14 @@ async def _bash(args: Bash, context: ToolContext) -> ToolResult:
 
 def _access(args: Bash, context: ToolContext) -> Access:
     sandbox = context.sandbox()
-    asks_for_more = sandbox is not None and (args.unsandboxed or args.network)
-    has_network = sandbox is None or sandbox.has_network or asks_for_more
+    needs_sandbox_exit = sandbox is not None and (args.unsandboxed or args.network)
+    has_network = sandbox is None or sandbox.has_network or needs_sandbox_exit
     classes: set[ToolClass] = {"exec", "network"} if has_network else {"exec"}
     return Access(
         classes=frozenset(classes),
         command=args.command,
         # A rule that allows a command does not allow it without a sandbox.
-        hosts=ANY_HOST if asks_for_more else (),
+        hosts=ANY_HOST if needs_sandbox_exit else (),
         is_confined=sandbox is not None and not args.unsandboxed,
     )
 

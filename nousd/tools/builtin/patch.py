@@ -113,8 +113,8 @@ class _Plan:
 
     def take(self, diff: FileDiff) -> str:
         """Plan the change of one file; return a line that describes it."""
-        goes = diff.old is not None and diff.old != diff.new and not diff.is_copy
-        source = None if diff.old is None else self._file(diff.old, itself=goes)
+        removes_source = diff.old is not None and diff.old != diff.new and not diff.is_copy
+        source = None if diff.old is None else self._file(diff.old, itself=removes_source)
         target = source if diff.new in (None, diff.old) else self._file(diff.new)
         assert target is not None
         if source is None or source.after is None:
@@ -124,7 +124,7 @@ class _Plan:
         if target is not source and target.after is not None:
             raise _fault(diff.new, "is there already")
         after, moved = self._apply_hunks(diff, before)
-        if goes and source is not None:
+        if removes_source and source is not None:
             source.after = None
         target.after = None if diff.new is None else after
         if diff.new is None and after.data:

@@ -35,7 +35,7 @@ async def _ask(args: Question, context: ToolContext) -> ToolResult:
 def format_answers(questions: Sequence[UserQuestion], answers: UserAnswers) -> str:
     """Return questions and answers as text for the model."""
     pairs = zip(questions, answers, strict=True)
-    return "\n\n".join(f"{asked.question}\n{_words(answer)}" for asked, answer in pairs)
+    return "\n\n".join(f"{question.question}\n{_words(answer)}" for question, answer in pairs)
 
 
 def _words(answer: QuestionAnswer) -> str:

@@ -64,8 +64,10 @@ def _result(context: ToolContext, args: Read) -> ToolResult:
         if not probe:
             return ToolResult("(empty file)")
         file.seek(len(BOM_UTF8) if probe.startswith(BOM_UTF8) else 0)
-        begun = _skip_lines(file, args)
-        page = _page(file, begun, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX))
+        buffered = _skip_lines(file, args)
+        page = _page(
+            file, buffered, min(args.limit or TOOL_RESULT_LINES_MAX, TOOL_RESULT_LINES_MAX)
+        )
         is_cut = _is_cut(page, args)
         full = _whole(file, page.data, args.limit, context.secrets) if is_cut else None
     text = b"\n".join(_redact_cut_line(page, context.secrets)).decode("utf-8", "replace")
@@ -76,22 +78,22 @@ def _skip_lines(file: BinaryIO, args: Read) -> bytes:
     """Move to the line at ``offset``; return the bytes that were read from there on."""
     target = args.offset - 1
     skipped = 0
-    begun = file.read(_CHUNK_BYTES)
+    buffered = file.read(_CHUNK_BYTES)
     while skipped < target:
-        newlines = begun.count(b"\n")
+        newlines = buffered.count(b"\n")
         if skipped + newlines >= target:
-            begun = begun.split(b"\n", target - skipped)[-1]
+            buffered = buffered.split(b"\n", target - skipped)[-1]
             break
         skipped += newlines
         trio.from_thread.check_cancelled()
-        behind = file.read(_CHUNK_BYTES)
-        if not behind:
-            raise _beyond_end(args, skipped + (not begun.endswith(b"\n")))
-        begun = behind
-    begun = begun or file.read(_CHUNK_BYTES)
-    if target and not begun:
+        chunk = file.read(_CHUNK_BYTES)
+        if not chunk:
+            raise _beyond_end(args, skipped + (not buffered.endswith(b"\n")))
+        buffered = chunk
+    buffered = buffered or file.read(_CHUNK_BYTES)
+    if target and not buffered:
         raise _beyond_end(args, target)
-    return begun
+    return buffered
 
 
 def _beyond_end(args: Read, lines: int) -> ToolError:
@@ -101,8 +103,8 @@ def _beyond_end(args: Read, lines: int) -> ToolError:
     )
 
 
-def _page(file: BinaryIO, begun: bytes, lines_max: int) -> Page:
-    data = begun
+def _page(file: BinaryIO, buffered: bytes, lines_max: int) -> Page:
+    data = buffered
     ended = False
     while not ended and len(data) <= TOOL_RESULT_BYTES_MAX and data.count(b"\n") <= lines_max:
         chunk = file.read(_CHUNK_BYTES)
@@ -128,14 +130,14 @@ def _redact_cut_line(page: Page, secrets: Secrets) -> list[bytes]:
 
 def _is_cut(page: Page, args: Read) -> bool:
     """Return whether the page shows less than was requested."""
-    asked_for_less = args.limit is not None and len(page.lines) == args.limit
-    return page.cut or (page.more and not asked_for_less)
+    is_complete = args.limit is not None and len(page.lines) == args.limit
+    return page.cut or (page.more and not is_complete)
 
 
-def _whole(file: BinaryIO, begun: bytes, lines_max: int | None, secrets: Secrets) -> bytes:
+def _whole(file: BinaryIO, buffered: bytes, lines_max: int | None, secrets: Secrets) -> bytes:
     """Return the requested lines, up to ``KEPT_BYTES_MAX``, with no part of a secret at the cut."""
     without = secrets.stream()
-    data = bytearray(without.feed(begun))
+    data = bytearray(without.feed(buffered))
     while len(data) < KEPT_BYTES_MAX:
         trio.from_thread.check_cancelled()
         chunk = file.read(_CHUNK_BYTES)

@@ -15,7 +15,7 @@ from nousd.errors import ToolError
 from nousd.tools.diff.file_names import Names, common_strip, git_names, parse_moved_names, unquote
 from nousd.tools.fs.path_errors import format_given
 
-_NOTHING: Final = "/dev/null"
+_DEV_NULL: Final = "/dev/null"
 
 _HUNK: Final = re.compile(
     r"@@ -([0-9]{1,9})(?:,([0-9]{1,9}))? \+([0-9]{1,9})(?:,([0-9]{1,9}))? @@(?: .*)?", re.ASCII
@@ -189,8 +189,8 @@ class _Reader:
         names = []
         for _ in range(2):
             name, _tab, stamp = self._line()[4:].partition("\t")
-            is_nothing = name == _NOTHING or _BEFORE_ALL_TIME.match(stamp)
-            names.append(None if is_nothing else unquote(name))
+            is_absent = name == _DEV_NULL or _BEFORE_ALL_TIME.match(stamp)
+            names.append(None if is_absent else unquote(name))
             self._at += 1
         if names == [None, None]:
             raise self._fault("neither name is a file's", self._at - 1)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 def folders_around(paths: Iterable[Path | str]) -> set[str]:
     """Return absolute paths and all folders that contain them, to test many folders at once."""
-    around: set[str] = set()
+    parents: set[str] = set()
     for path in paths:
         folder = str(path)
-        while folder not in around:
-            around.add(folder)
+        while folder not in parents:
+            parents.add(folder)
             folder = folder.rpartition("/")[0] or "/"
-    return around
+    return parents
 
 
 def lies_in(path: Path | str, folder: Path | str) -> bool:

@@ -37,9 +37,9 @@ class _Places:
         except LookupError:
             limiter = trio.CapacityLimiter(THREADS_MAX)
             _limiter.set(limiter)
-        with trio.move_on_after(WAIT_SECONDS) as waiting:
+        with trio.move_on_after(WAIT_SECONDS) as limit:
             await limiter.acquire_on_behalf_of(borrower)
-        if waiting.cancelled_caught:
+        if limit.cancelled_caught:
             raise FoldersSilent(
                 f"folders_do_not_answer: {THREADS_MAX} looks at folders wait for their disks; is a"
                 " mount gone?"
@@ -53,12 +53,12 @@ _places: Final = _Places()
 
 
 async def in_folder_thread(
-    look: Callable[[*Args], T], *args: *Args, may_be_left: bool = False
+    function: Callable[[*Args], T], *args: *Args, may_be_left: bool = False
 ) -> T:
-    """Return the result of ``look``, called in such a thread.
+    """Return the result of ``function``, called in such a thread.
 
     Args:
-        may_be_left: whether the thread is abandoned when its caller is cancelled; ``look`` must then
+        may_be_left: whether the thread is abandoned when its caller is cancelled; ``function`` must then
             have no side effects.
 
     Raises:
@@ -66,5 +66,5 @@ async def in_folder_thread(
     """
     limiter = cast("trio.CapacityLimiter", _places)
     return await trio.to_thread.run_sync(
-        look, *args, abandon_on_cancel=may_be_left, limiter=limiter
+        function, *args, abandon_on_cancel=may_be_left, limiter=limiter
     )

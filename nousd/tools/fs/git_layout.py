@@ -91,12 +91,12 @@ def is_repository(folder: Path, made: Collection[str] = (), removed: Collection[
             may ignore case.
     """
     # A link counts even if it is broken: its target may be created later.
-    there = {
+    names = {
         name
         for name in _PARTS
         if os.path.lexists(f"{folder}/{name}") and name.lower() not in removed
     }
-    return is_layout(there | {name for name in _PARTS if name.lower() in made})
+    return is_layout(names | {name for name in _PARTS if name.lower() in made})
 
 
 def is_layout(names: Collection[str]) -> bool:

@@ -32,11 +32,11 @@ class LinkedFiles(NamedTuple):
     """Closed files with several names.
 
     Args:
-        unmet: file -> number of its names that have not been found yet.
+        names_left: file -> number of its names that have not been found yet.
         is_partial: whether more such files may exist.
     """
 
-    unmet: dict[File, int]
+    names_left: dict[File, int]
     is_partial: bool = False
 
 
@@ -62,11 +62,11 @@ def find_linked_files(
         is_closed: returns whether an absolute path is a closed one.
     """
     walk = _Walk(entries_max)
-    unmet: dict[File, int] = {}
+    names_left: dict[File, int] = {}
     for path, status in walk.files(starts, lambda _: True):
         if status.st_nlink > 1 and is_closed(path):
-            _meet(unmet, status)
-    return LinkedFiles(unmet, walk.is_partial or any(map(is_closed, walk.unread)))
+            _meet(names_left, status)
+    return LinkedFiles(names_left, walk.is_partial or any(map(is_closed, walk.unread)))
 
 
 def other_names(
@@ -80,21 +80,21 @@ def other_names(
     Args:
         skipped: the closed paths, whose names were counted already.
     """
-    unmet, strangers = dict(closed.unmet), dict[File, int]()
+    names_left, other_files = dict(closed.names_left), dict[File, int]()
     found: list[Path] = []
     walk = _Walk(entries_max)
     ahead = walk.files(starts, lambda path: path not in skipped)
-    while (closed.is_partial or any(unmet.values())) and (file := next(ahead, None)):
+    while (closed.is_partial or any(names_left.values())) and (file := next(ahead, None)):
         path, status = file
         if status.st_nlink > 1 and path not in skipped:
-            is_found = file_of(status) in unmet
-            _meet(unmet if is_found else strangers, status)
+            is_found = file_of(status) in names_left
+            _meet(names_left if is_found else other_files, status)
             found += [Path(path)] if is_found else []
     # A file with a name that was not found may be a closed file that the first search did not reach.
-    may_be_closed = closed.is_partial and any(strangers.values())
-    is_sought = closed.is_partial or any(unmet.values())
+    may_be_closed = closed.is_partial and any(other_files.values())
+    is_incomplete = closed.is_partial or any(names_left.values())
     is_partial = walk.is_partial or bool(walk.unread)
-    return OtherNames(tuple(found), may_be_closed or (is_partial and is_sought))
+    return OtherNames(tuple(found), may_be_closed or (is_partial and is_incomplete))
 
 
 def targets_of(paths: Iterable[Path], folders: Collection[Path]) -> list[str]:
@@ -126,7 +126,7 @@ class ClosedFiles:
 
     def state_of(self, status: os.stat_result) -> Literal["open", "closed", "unknown"]:
         """Return the state of a file with several names; ``unknown`` if the search was incomplete."""
-        if file_of(status) in self._found.unmet:
+        if file_of(status) in self._found.names_left:
             return "closed"
         return "unknown" if self._found.is_partial else "open"
 
@@ -136,9 +136,9 @@ def file_of(status: os.stat_result) -> File:
     return status.st_dev, status.st_ino
 
 
-def _meet(unmet: dict[File, int], status: os.stat_result) -> None:
-    left = unmet.get(file_of(status), status.st_nlink)
-    unmet[file_of(status)] = max(left - 1, 0)
+def _meet(names_left: dict[File, int], status: os.stat_result) -> None:
+    left = names_left.get(file_of(status), status.st_nlink)
+    names_left[file_of(status)] = max(left - 1, 0)
 
 
 class _Walk:
@@ -148,7 +148,7 @@ class _Walk:
     """
 
     def __init__(self, entries_max: int) -> None:
-        self._left = entries_max
+        self._entries_left = entries_max
         self.is_partial = False
         self.unread: list[str] = []
 
@@ -178,11 +178,11 @@ class _Walk:
 
     def _list_folder(self, folder: str) -> list[str]:
         with os.scandir(folder) as entries:
-            found = [entry.path for entry in islice(entries, self._left + 1)]
-        if len(found) > self._left:
+            found = [entry.path for entry in islice(entries, self._entries_left + 1)]
+        if len(found) > self._entries_left:
             self.is_partial = True
-            found = found[: self._left]
-        self._left -= len(found)
+            found = found[: self._entries_left]
+        self._entries_left -= len(found)
         return found
 
 

@@ -140,11 +140,11 @@ class PathWalk:
             raise make_outside_error(self._given_path)
 
     def _folder_below(self, name: str, parts: tuple[str, ...], missing: Missing) -> int | None:
-        above = self._folders[-1]
-        if above is None:
+        parent = self._folders[-1]
+        if parent is None:
             return None
         try:
-            return os.open(name, _FOLDER, dir_fd=above)
+            return os.open(name, _FOLDER, dir_fd=parent)
         except FileNotFoundError:
             if missing == "imagine":
                 return None
@@ -154,8 +154,8 @@ class PathWalk:
             raise make_outside_error(self._given_path)
         if self._rules.restrictions.close_to_writing(parts):
             raise make_denied_error(self._given_path, "writing")
-        os.mkdir(name, dir_fd=above)
-        return os.open(name, _FOLDER, dir_fd=above)
+        os.mkdir(name, dir_fd=parent)
+        return os.open(name, _FOLDER, dir_fd=parent)
 
     def _link_target(self, name: str) -> str | None:
         folder = self._folders[-1]

@@ -17,10 +17,10 @@ def real_paths(paths: Iterable[Path]) -> list[str]:
     folders: dict[str, str] = {}
     found: list[str] = []
     for path in map(str, paths):
-        above, _, name = path.rpartition("/")
-        if above not in folders:
-            folders[above] = os.path.realpath(above or "/")
-        real = f"{folders[above].rstrip('/')}/{name}"
+        parent, _, name = path.rpartition("/")
+        if parent not in folders:
+            folders[parent] = os.path.realpath(parent or "/")
+        real = f"{folders[parent].rstrip('/')}/{name}"
         # Unlike the methods of Path, these accept loops of links.
         is_plain = name not in {"", ".", ".."} and not os.path.islink(real)  # noqa: PTH114
         found.append(real if is_plain else os.path.realpath(path))

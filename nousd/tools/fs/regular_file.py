@@ -27,10 +27,10 @@ def beginning_of(path: Path | str, bytes_max: int, *, follow: bool = False) -> b
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             return b""
         pieces: list[bytes] = []
-        left = bytes_max
-        while left > 0 and (piece := os.read(descriptor, min(left, _PIECE_BYTES))):
+        bytes_left = bytes_max
+        while bytes_left > 0 and (piece := os.read(descriptor, min(bytes_left, _PIECE_BYTES))):
             pieces.append(piece)
-            left -= len(piece)
+            bytes_left -= len(piece)
         return b"".join(pieces)
     except OSError:
         return b""

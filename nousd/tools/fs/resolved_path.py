@@ -144,8 +144,8 @@ def _files(paths: Iterable[Path]) -> Iterator[os.stat_result]:
 def _matches(patterns: tuple[re.Pattern[str], ...], parts: tuple[str, ...]) -> bool:
     if not patterns:
         return False
-    above = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] or ["."]
-    return any(pattern.fullmatch(path) for pattern in patterns for path in above)
+    prefixes = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)] or ["."]
+    return any(pattern.fullmatch(path) for pattern in patterns for path in prefixes)
 
 
 class ResolvedPath:

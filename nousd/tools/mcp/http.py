@@ -71,8 +71,8 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         await self._pace.take(0)
-        with ExitStack() as waiting:
-            awaited = waiting.enter_context(self.answers.expect_answer(request))
+        with ExitStack() as cleanup:
+            awaited = cleanup.enter_context(self.answers.expect_answer(request))
             try:
                 response = await awaited.wait(self._inner.handle_async_request(request))
             except httpx2.SSEError:
@@ -86,7 +86,7 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
             is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
             response.stream = _BoundedStream(
-                response.stream, self._pace, awaited, waiting.pop_all(), is_stream=is_stream
+                response.stream, self._pace, awaited, cleanup.pop_all(), is_stream=is_stream
             )
             return response
 
@@ -107,14 +107,14 @@ class _BoundedStream(httpx2.AsyncByteStream):
         inner: httpx2.AsyncByteStream,
         pace: Pace,
         awaited: AwaitedAnswer,
-        waiting: ExitStack,
+        cleanup: ExitStack,
         *,
         is_stream: bool,
     ) -> None:
         self._inner = inner
         self._pace = pace
         self._awaited = awaited
-        self._waiting = waiting
+        self._cleanup = cleanup
         self._is_stream = is_stream
         # The SDK bounds the size of each event of a stream.
         self._bytes_max = math.inf if is_stream else MCP_MESSAGE_BYTES_MAX
@@ -142,12 +142,12 @@ class _BoundedStream(httpx2.AsyncByteStream):
             raise httpx2.StreamClosed from None
 
     def _check_values(self, values: int) -> int:
-        if self._lines.most > MCP_MESSAGE_VALUES_MAX:
+        if self._lines.largest > MCP_MESSAGE_VALUES_MAX:
             raise httpx2.ReadError(f"a message has more than {MCP_MESSAGE_VALUES_MAX} values")
         return values
 
     async def aclose(self) -> None:
-        self._waiting.close()
+        self._cleanup.close()
         await self._inner.aclose()
 
 
@@ -167,8 +167,8 @@ class AwaitedAnswer:
 
     def __init__(self, cancels: _Id | None = None) -> None:
         self.cancels = cancels
-        self._is_over = False
-        self._waiting = trio.CancelScope()
+        self._is_given_up = False
+        self._wait_scope = trio.CancelScope()
 
     async def wait(self, coming: Awaitable[_T]) -> _T:
         """Return the result of ``coming``, a part of the answer.
@@ -176,16 +176,16 @@ class AwaitedAnswer:
         Raises:
             SSEError: the answer was given up.
         """
-        with trio.CancelScope() as self._waiting:
-            if self._is_over:
-                self._waiting.cancel()
+        with trio.CancelScope() as self._wait_scope:
+            if self._is_given_up:
+                self._wait_scope.cancel()
             return await coming
         raise httpx2.SSEError("the call was cancelled")
 
     def give_up(self) -> None:
         """End every wait for the answer, including later ones."""
-        self._is_over = True
-        self._waiting.cancel()
+        self._is_given_up = True
+        self._wait_scope.cancel()
 
 
 class _Params(msgspec.Struct, rename="camel"):

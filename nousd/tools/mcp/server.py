@@ -104,13 +104,13 @@ class McpServer:
         self,
         spec: ServerSpec,
         tools: ToolRegistry,
-        around: Surroundings,
+        surroundings: Surroundings,
         on_status: Callable[[ServerSpec, Status], None],
     ) -> None:
         self.spec = spec
         self.status = Status()
         self._tools = tools
-        self._around = around
+        self._surroundings = surroundings
         self._on_status = on_status
         self._session: Any = None
         self._offered: tuple[Definition, ...] = ()
@@ -145,7 +145,7 @@ class McpServer:
         try:
             await self._run_session()
         except (ConfigError, ToolError) as error:
-            return self._around.redact(str(error))
+            return self._surroundings.redact(str(error))
         finally:
             self._session = None
         raise AssertionError("a connection does not end by itself")
@@ -153,18 +153,18 @@ class McpServer:
     async def _run_session(self) -> None:
         # In a thread, because importing the SDK takes half a second.
         module: Any = _loaded.get(_SESSION) or await trio.to_thread.run_sync(load_sdk_session)
-        spec, around = self.spec, self._around
+        spec, surroundings = self.spec, self._surroundings
         env, headers = spec.env, spec.headers
         if not spec.is_literal:
-            env = expand_references(env, around.environ, around.secret)
-            headers = expand_references(headers, around.environ, around.secret)
+            env = expand_references(env, surroundings.environ, surroundings.secret)
+            headers = expand_references(headers, surroundings.environ, surroundings.secret)
         async with module.open_session(
             spec,
             env={**filter_environment(), **env},
             headers=headers,
-            workdir=around.workdir,
-            redact=around.redact,
-            redact_output=around.redact_output,
+            workdir=surroundings.workdir,
+            redact=surroundings.redact,
+            redact_output=surroundings.redact_output,
         ) as session:
             await self._offer(session)
             async with trio.open_nursery() as nursery:
@@ -192,7 +192,7 @@ class McpServer:
             offered = await session.tools()
         if limit.cancelled_caught:
             raise ToolServerFailed(f"it did not list its tools in {LISTING_SECONDS:g} seconds")
-        definitions = definitions_of(self.spec, offered, self._around.redact_output)
+        definitions = definitions_of(self.spec, offered, self._surroundings.redact_output)
         self._session = session
         if definitions.usable != self._offered:
             # Unchanged tools keep their positions, because models' servers cache prompts by them.

@@ -132,8 +132,8 @@ class Session:
         """
         with _foreign(self._redact_output):
             try:
-                async with self._client.listen(tools_list_changed=True) as news:
-                    async for _ in news:
+                async with self._client.listen(tools_list_changed=True) as notifications:
+                    async for _ in notifications:
                         self.changed.set()
             except (ListenNotSupportedError, SubscriptionLost, MCPError):
                 return

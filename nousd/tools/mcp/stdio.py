@@ -101,11 +101,11 @@ def _decode_message(line: bytes) -> SessionMessage | None:
         message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
     except ValueError:
         return _as_error(line)
-    is_log = (
+    is_log_message = (
         isinstance(message, mcp_types.JSONRPCNotification)
         and message.method == "notifications/message"
     )
-    return None if is_log else SessionMessage(message)
+    return None if is_log_message else SessionMessage(message)
 
 
 def _as_error(line: bytes) -> SessionMessage | None:

@@ -38,7 +38,7 @@ class OutputCapture:
         self._folder = folder
         self._in_memory = in_memory
         self._bytes = 0
-        self._waiting = bytearray()
+        self._buffer = bytearray()
         self._end = bytearray()
         self._spool: SpooledFile | None = None
         # The beginning is always kept; a part of the end may be dropped once the length is known.
@@ -51,7 +51,7 @@ class OutputCapture:
         self._bytes += len(chunk)
         if self.remark:  # the file could not be written
             return
-        self._waiting += begin
+        self._buffer += begin
         if len(begin) < len(chunk):
             self._end += memoryview(chunk)[len(begin) :]
             if len(self._end) > 2 * self._end_bytes_max:
@@ -60,25 +60,25 @@ class OutputCapture:
     @property
     def wants_to_spill(self) -> bool:
         """True if so many bytes are buffered that the caller should call ``spill``."""
-        return len(self._waiting) > SPOOL_PIECE_BYTES and not self._in_memory
+        return len(self._buffer) > SPOOL_PIECE_BYTES and not self._in_memory
 
     @property
     def is_short(self) -> bool:
         """True if ``finish`` will not use the disk."""
-        is_in_memory = len(self._waiting) + len(self._end) <= SPOOL_PIECE_BYTES or self._in_memory
+        is_in_memory = len(self._buffer) + len(self._end) <= SPOOL_PIECE_BYTES or self._in_memory
         return self._spool is None and is_in_memory
 
     def spill(self) -> None:
         """Write the buffered bytes to disk; blocks."""
         try:
             self._spool = self._spool or SpooledFile(self._folder)
-            self._spool.write(self._waiting)
+            self._spool.write(self._buffer)
         except OSError as error:
             self.remark = f" The whole could not be kept: {error.strerror}."
             if self._spool is not None:
                 self._spool.close()
             self._end.clear()
-        self._waiting.clear()
+        self._buffer.clear()
 
     def finish(self) -> None:
         """Set ``content`` from the captured bytes; blocks."""
@@ -86,13 +86,13 @@ class OutputCapture:
         if self._bytes > ARTIFACT_BYTES_MAX:
             gap = self._bytes - self._begin_bytes_max - END_BYTES
             del self._end[:-END_BYTES]
-            self._waiting += f"\n[{gap} bytes of the output were not kept]\n".encode()
-        self._waiting += self._end
+            self._buffer += f"\n[{gap} bytes of the output were not kept]\n".encode()
+        self._buffer += self._end
         self._end.clear()
         if not is_short and not self.remark:
             self.spill()
         if self.remark:
             return
-        self.content = bytes(self._waiting) if self._spool is None else self._spool
+        self.content = bytes(self._buffer) if self._spool is None else self._spool
         if gap:
             self.remark = f" It is kept whole but for {gap} bytes in front of its last {END_BYTES}."

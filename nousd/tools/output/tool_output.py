@@ -173,17 +173,17 @@ class WholeCharacters:
     """
 
     def __init__(self) -> None:
-        self._held = b""
+        self._incomplete = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """Return the bytes without an incomplete character at the end, which is held back."""
-        data = self._held + chunk
-        self._held = data[len(data) - _count_partial_bytes(data) :]
-        return data[: len(data) - len(self._held)]
+        data = self._incomplete + chunk
+        self._incomplete = data[len(data) - _count_partial_bytes(data) :]
+        return data[: len(data) - len(self._incomplete)]
 
     def finish(self) -> bytes:
         """Return the held-back rest."""
-        return self._held
+        return self._incomplete
 
 
 def _count_partial_bytes(data: bytes) -> int:
@@ -209,7 +209,7 @@ class OutputStream:
         self._decoders: dict[OutputKind | None, codecs.IncrementalDecoder] = {}
         self._bytes_left = TOOL_UPDATES_BYTES_MAX
         self._pending: list[tuple[OutputKind | None, list[str]]] = []
-        self._news = trio.Event()
+        self._changed = trio.Event()
         self._finished = trio.Event()
 
     def feed(self, chunk: bytes, stream: OutputKind | None = None) -> None:
@@ -235,13 +235,13 @@ class OutputStream:
         for stream, decoder in self._decoders.items():
             self._add(decoder.decode(b"", final=True), stream)
         self._finished.set()
-        self._news.set()
+        self._changed.set()
 
     async def run(self) -> None:
         """Emit the fed output until ``finish`` was called and all of it is emitted."""
         while True:
-            await self._news.wait()
-            self._news = trio.Event()
+            await self._changed.wait()
+            self._changed = trio.Event()
             last = self._finished.is_set()
             pending, self._pending = self._pending, []
             for stream, texts in pending:
@@ -255,9 +255,9 @@ class OutputStream:
         if not text:
             return
         same = [texts for other, texts in self._pending[-_STREAMS_MAX:] if other == stream]
-        is_next = bool(self._pending) and self._pending[-1][0] == stream
-        if is_next or (same and len(self._pending) >= RUNS_MAX):
+        continues_last = bool(self._pending) and self._pending[-1][0] == stream
+        if continues_last or (same and len(self._pending) >= RUNS_MAX):
             same[-1].append(text)
         else:
             self._pending.append((stream, [text]))
-        self._news.set()
+        self._changed.set()

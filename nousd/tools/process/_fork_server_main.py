@@ -161,8 +161,8 @@ class Server:
         """Wait until all supervisors have ended their commands; kill those that do not."""
         grace_seconds = max(self._grace_seconds.values(), default=0.0)
         deadline = time.monotonic() + grace_seconds + LINGER_SECONDS
-        while self._grace_seconds and (left := deadline - time.monotonic()) > 0:
-            select.select([self._wake], [], [], left)
+        while self._grace_seconds and (seconds_left := deadline - time.monotonic()) > 0:
+            select.select([self._wake], [], [], seconds_left)
             self._reap()
         for process in self._grace_seconds:
             os.kill(process, signal.SIGKILL)

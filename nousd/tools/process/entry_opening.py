@@ -120,11 +120,11 @@ class Opening:
                 return None
             if not self._places.is_free(entry):
                 return None
-            above = entry.folder.descriptor
+            parent = entry.folder.descriptor
             try:
                 # A mounted file is not for us to open.
                 opened = OpenDescriptor(
-                    entry.name, os.O_PATH, above, follows=False, resolving=RESOLVE_NO_XDEV
+                    entry.name, os.O_PATH, parent, follows=False, resolving=RESOLVE_NO_XDEV
                 )
             except FileNotFoundError:
                 return entry, None
@@ -135,7 +135,7 @@ class Opening:
                 return entry, file
             if not follows:
                 return None
-            start, path = above, os.readlink(b"", dir_fd=file)
+            start, path = parent, os.readlink(b"", dir_fd=file)
         return None
 
     def _refuse_unnamed(self, flags: int, start: int, path: bytes, stack: ExitStack) -> Answer:
@@ -170,8 +170,8 @@ def _make_file(entry: Entry, flags: int, mode: int, call: Call) -> Answer:
         raise error(errno.EPERM)
     call.take_umask()
     making = flags | EXCLUSIVE | os.O_NOFOLLOW | os.O_CLOEXEC
-    above = entry.folder.descriptor
-    return _build_answer(os.open(entry.name, making, mode & 0o7777, dir_fd=above), flags)
+    parent = entry.folder.descriptor
+    return _build_answer(os.open(entry.name, making, mode & 0o7777, dir_fd=parent), flags)
 
 
 def _build_answer(descriptor: int, flags: int) -> Answer:
@@ -180,7 +180,7 @@ def _build_answer(descriptor: int, flags: int) -> Answer:
 
 def _require_size(size: int, call: Call) -> None:
     """Refuse a size beyond the caller's own limit, which does not apply to the supervisor."""
-    most, _ = resource.prlimit(call.thread, resource.RLIMIT_FSIZE)
+    size_max, _ = resource.prlimit(call.thread, resource.RLIMIT_FSIZE)
     call.require_alive()
-    if most != resource.RLIM_INFINITY and size > most:
+    if size_max != resource.RLIM_INFINITY and size > size_max:
         raise error(errno.EFBIG)

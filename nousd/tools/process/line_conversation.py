@@ -29,7 +29,7 @@ _FAREWELL_SECONDS: Final = 0.5
 
 _STDERR_LINE_BYTES_MAX: Final = 1000
 _STDERR_LINES_PER_SECOND: Final = 20
-_LAST_WORDS: Final = 3
+_LAST_STDERR_LINES: Final = 3
 """Number of lines of standard error that a failure quotes."""
 
 _log: Final = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ class LineConversation:
         self._failure = failure
         self._redact = redact
         self._writing = trio.Lock()
-        self._is_torn = False
-        self._last_words: deque[str] = deque(maxlen=_LAST_WORDS)
-        self._is_silent = trio.Event()
+        self._is_line_cut = False
+        self._last_stderr_lines: deque[str] = deque(maxlen=_LAST_STDERR_LINES)
+        self._stderr_ended = trio.Event()
 
     async def read(self, take: Callable[[bytes], Awaitable[None]]) -> NoReturn:
         """Pass each line to ``take`` until the program ends, which always counts as a failure.
@@ -96,12 +96,12 @@ class LineConversation:
                 await pace.take(len(line), values=values)
                 await take(line)
         with trio.move_on_after(_FAREWELL_SECONDS):
-            await self._is_silent.wait()
+            await self._stderr_ended.wait()
             if self._tells_code:
                 await self._process.wait()
         code = self._process.code() if self._tells_code else None
         ended = "it ended" if code is None else f"it ended with exit code {code}"
-        raise self._failure("; ".join([ended, *self._last_words]))
+        raise self._failure("; ".join([ended, *self._last_stderr_lines]))
 
     async def write(self, line: bytes) -> None:
         """Send a line, given without its line feed. If the program is ending, do nothing: ``read``
@@ -113,12 +113,12 @@ class LineConversation:
         """
         with trio.move_on_after(_WRITE_SECONDS) as limit:
             async with self._writing:
-                if self._is_torn:
+                if self._is_line_cut:
                     raise self._failure("a message to it was cut off")
-                self._is_torn = True
+                self._is_line_cut = True
                 with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
                     await self._process.stdin.send_all(line + b"\n")
-                self._is_torn = False
+                self._is_line_cut = False
         if limit.cancelled_caught:
             raise self._failure(f"it did not read what it was sent for {_WRITE_SECONDS:g} seconds")
 
@@ -133,14 +133,14 @@ class LineConversation:
             ]
             for line in lines:
                 text = self._redact(line.decode("utf-8", "replace").strip())
-                self._last_words.append(text)
+                self._last_stderr_lines.append(text)
                 if trio.current_time() - window >= 1:
                     window, logged = trio.current_time(), 0
                 logged += 1
                 if logged <= _STDERR_LINES_PER_SECOND:
                     _log.info("%s: %s", self._name, text)
             await pace.take(len(chunk), messages=len(lines))
-        self._is_silent.set()
+        self._stderr_ended.set()
 
     async def dismiss(self) -> None:
         """Ask the program to end by closing its input, and wait a moment for its end."""

@@ -42,7 +42,7 @@ class ValuesOfLines:
         self._line = bytearray()
         self._ended_with_cr = False
         self._values = 0
-        self.most = 0
+        self.largest = 0
         """The largest number of values in one message so far."""
 
     def feed(self, chunk: bytes) -> int:
@@ -66,7 +66,7 @@ class ValuesOfLines:
             self._values = 0
         found = values_in(line)
         self._values += found
-        self.most = max(self.most, self._values)
+        self.largest = max(self.largest, self._values)
         return found
 
 

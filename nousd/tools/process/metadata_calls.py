@@ -157,8 +157,8 @@ def _open_target(call: Call, form: Form, stack: ExitStack) -> tuple[int, bytes |
 def _own_descriptor(path: bytes) -> int | None:
     """Return the caller's descriptor that a path names; None if the path does not name one."""
     folder, _, name = path.rpartition(b"/")
-    is_one = folder in OWN_DESCRIPTORS and name.isdigit() and len(name) <= DIGITS_MAX
-    return int(name) if is_one else None
+    is_descriptor = folder in OWN_DESCRIPTORS and name.isdigit() and len(name) <= DIGITS_MAX
+    return int(name) if is_descriptor else None
 
 
 def _read_times(call: Call, form: Form) -> bytes | None:

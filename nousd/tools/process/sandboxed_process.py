@@ -106,17 +106,17 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     output = _WatchedStream("stdout", context.secrets.stream(), collector, stream)
     errors = _WatchedStream("stderr", context.secrets.stream(), collector, stream)
 
-    async with _hold_sandbox(command, context) as held, trio.open_nursery() as nursery:
+    async with _hold_sandbox(command, context) as process, trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         ended = await run_supervised(
-            held.argv,
+            process.argv,
             cwd=context.workdir,
-            env=held.env,
+            env=process.env,
             on_output=output.feed,
             on_errors=errors.feed,
             wait_room=collector.wait_room,
             timeout_seconds=command.timeout_seconds,
-            held=held,
+            sandboxed=process,
             wait_started=context.wait_started,
         )
         output.finish()
@@ -124,17 +124,17 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
         stream.finish()
     await collector.finish()
     result = collector.tail()
-    if held.facts is not None:
-        facts = _with_left(_with_own_limits(held.facts, command), held.left)
+    if process.facts is not None:
+        facts = _with_left(_with_own_limits(process.facts, command), process.left)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
-    hints = (held.hint,) if held.hint and _REFUSAL.search(result.text) else ()
+    hints = (process.hint,) if process.hint and _REFUSAL.search(result.text) else ()
     return ProcessResult(
         ended=ended,
         result=result,
         timeout_seconds=command.timeout_seconds,
         remarks=(
-            *held.remarks,
-            *(remark_of(left.files) for left in held.left if left.files),
+            *process.remarks,
+            *(remark_of(left.files) for left in process.left if left.files),
             *hints,
         ),
     )
@@ -178,14 +178,14 @@ async def capture_stdout(command: Command, context: ToolContext, bytes_max: int)
     def take(chunk: bytes) -> None:
         output.extend(chunk[: bytes_max + 1 - len(output)])
 
-    async with _hold_sandbox(command, context) as held:
+    async with _hold_sandbox(command, context) as process:
         ended = await run_supervised(
-            held.argv,
+            process.argv,
             cwd=context.workdir,
-            env=held.env,
+            env=process.env,
             on_output=take,
             timeout_seconds=command.timeout_seconds,
-            held=held,
+            sandboxed=process,
         )
     failed = f"{Path(command.argv[0]).name}_failed"
     if len(output) > bytes_max:
@@ -219,7 +219,7 @@ async def _hold_sandbox(command: Command, context: ToolContext) -> AsyncIterator
         await in_folder_thread(require_real, context.workdir)
         yield SandboxedProcess(argv=command.argv, env=env)
         return
-    holding = command.sandbox.hold(
+    sandbox_context = command.sandbox.hold(
         Request(
             argv=command.argv,
             env=env,
@@ -233,19 +233,19 @@ async def _hold_sandbox(command: Command, context: ToolContext) -> AsyncIterator
             network=command.network or command.sandbox.has_network,
         )
     )
-    held = await in_folder_thread(_enter_sandbox, holding, context.workdir)
+    process = await in_folder_thread(_enter_sandbox, sandbox_context, context.workdir)
     try:
-        yield held
+        yield process
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(holding.__exit__, None, None, None)
-        if left := tuple(file for each in held.left for file in each.files):
+            await trio.to_thread.run_sync(sandbox_context.__exit__, None, None, None)
+        if left := tuple(file for each in process.left for file in each.files):
             context.tell_left(left)
 
 
 def _enter_sandbox(
-    holding: AbstractContextManager[SandboxedProcess], workdir: Path
+    sandbox_context: AbstractContextManager[SandboxedProcess], workdir: Path
 ) -> SandboxedProcess:
     # The program and the sandbox get the workspace by its path, which may lead elsewhere by now.
     require_real(workdir)
-    return holding.__enter__()
+    return sandbox_context.__enter__()

@@ -134,7 +134,7 @@ async def run_supervised(
     wait_room: WaitRoom = trio.lowlevel.checkpoint,
     timeout_seconds: float,
     grace_seconds: float = GRACE_SECONDS,
-    held: SandboxedProcess | None = None,
+    sandboxed: SandboxedProcess | None = None,
     wait_started: WaitStarted = has_started,
 ) -> ProcessEnd:
     """Run a program to its end. Cancelling ends it first, then raises ``trio.Cancelled``.
@@ -150,7 +150,7 @@ async def run_supervised(
             its end up to 4 MiB more may come without waiting.
         timeout_seconds: after this time it is ended like a cancelled one; its output is still delivered.
         grace_seconds: the time between SIGTERM and SIGKILL.
-        held: the sandbox; its ``argv`` and ``env`` already include those of the program.
+        sandboxed: the sandbox; its ``argv`` and ``env`` already include those of the program.
         wait_started: awaited when all is ready, before the program begins. If it raises, the program
             never begins.
 
@@ -165,7 +165,7 @@ async def run_supervised(
             streams = [_open_null(inherited), outputs.pipe(on_output, stack, inherited)]
             errors = None if on_errors is None else outputs.pipe(on_errors, stack, inherited)
             streams.append(streams[-1] if errors is None else errors)
-            program = _Program(argv, cwd, env, grace_seconds, held, wait_started)
+            program = _Program(argv, cwd, env, grace_seconds, sandboxed, wait_started)
             async with _supervise(program, streams, inherited.close) as command:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(outputs.pass_on, wait_room)
@@ -228,7 +228,7 @@ class _Program(NamedTuple):
     cwd: Path
     env: Mapping[str, str]
     grace_seconds: float
-    held: SandboxedProcess | None = None
+    sandboxed: SandboxedProcess | None = None
     wait_started: WaitStarted = has_started
 
     def job(self, control: int, streams: Sequence[int]) -> tuple[Job, list[int]]:
@@ -236,19 +236,19 @@ class _Program(NamedTuple):
         numbers: dict[int, list[int]] = {}
         for number, descriptor in enumerate(streams):
             numbers.setdefault(descriptor, []).append(number)
-        held = self.held
-        for descriptor in (control, *(held.descriptors if held else ())):
+        sandboxed = self.sandboxed
+        for descriptor in (control, *(sandboxed.descriptors if sandboxed else ())):
             numbers[descriptor] = [descriptor]
         job: Job = {
             "argv": list(self.argv),
             "cwd": str(self.cwd),
             "environment": dict(self.env),
             "grace_seconds": self.grace_seconds,
-            "limits": (held.is_holder, *msgspec.structs.astuple(held.limits))
-            if held
+            "limits": (sandboxed.is_holder, *msgspec.structs.astuple(sandboxed.limits))
+            if sandboxed
             else (False, 0, 0, 0),
             "control": control,
-            "asks_on": -1 if held is None or held.asks_on is None else held.asks_on,
+            "asks_on": -1 if sandboxed is None or sandboxed.asks_on is None else sandboxed.asks_on,
             "places": list(numbers.values()),
         }
         return job, list(numbers)
@@ -292,7 +292,7 @@ async def _attempt(program: _Program, streams: Sequence[int]) -> AsyncIterator[_
             job, descriptors = program.job(theirs.fileno(), streams)
             with anonymous_file("job", marshal.dumps(cast("Any", job))) as file:
                 process = await fork_server().fork(program.grace_seconds, [file, *descriptors])
-        decides = program.held is not None and program.held.asks_on is not None
+        decides = program.sandboxed is not None and program.sandboxed.asks_on is not None
         command = _RunningSupervisor(process, trio.socket.from_stdlib_socket(ours), decides=decides)
         try:
             await program.wait_started()
@@ -370,7 +370,7 @@ class _RunningSupervisor:
         self._control = control
         self._decides = decides
         self._report = b""
-        self._over = False
+        self._has_exited = False
 
     @property
     def has_spoken(self) -> bool:
@@ -384,7 +384,7 @@ class _RunningSupervisor:
             OSError: it cannot begin.
         """
         with trio.move_on_after(REPLY_SECONDS_MAX):
-            while not (self._over or self.has_spoken):
+            while not (self._has_exited or self.has_spoken):
                 await self._listen()
         if (number := self._number_after(b"failed")) is not None:
             raise OSError(number, os.strerror(number))
@@ -392,7 +392,7 @@ class _RunningSupervisor:
 
     async def wait_ended(self) -> None:
         """Wait until every process of the command is gone, or the supervisor itself."""
-        while not self._over:
+        while not self._has_exited:
             await self._listen()
 
     async def _listen(self) -> None:
@@ -401,11 +401,11 @@ class _RunningSupervisor:
         except ConnectionError:  # it died without reading all that we sent
             data = b""
         self._report += data
-        self._over = not data or (b"exited" in self._report and data.endswith(b"\n"))
+        self._has_exited = not data or (b"exited" in self._report and data.endswith(b"\n"))
 
     async def end(self) -> None:
         """End the command if it has not ended; bounded in time."""
-        if self._over:
+        if self._has_exited:
             return
         with suppress(OSError):  # it may have died meanwhile
             self._control.shutdown(socket.SHUT_WR)

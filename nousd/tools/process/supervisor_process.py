@@ -288,19 +288,19 @@ class Command:
         """Wait until the first process has ended, the daemon has closed its socket, a signal asks for an
         end, or the command exceeds a limit; return the name of that limit.
         """
-        counts = bool(self._limits.processes or self._limits.memory_bytes)
+        has_limits = bool(self._limits.processes or self._limits.memory_bytes)
         next_count = time.monotonic() + COUNTING_SECONDS
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         poll.register(control, select.POLLIN)
         while self.code is None:
-            left = max(0, next_count - time.monotonic()) * 1000
-            ready = {descriptor for descriptor, _ in poll.poll(left if counts else None)}
+            wait_ms = max(0, next_count - time.monotonic()) * 1000
+            ready = {descriptor for descriptor, _ in poll.poll(wait_ms if has_limits else None)}
             if control.fileno() in ready or self._signals() - {signal.SIGCHLD}:
                 return None
             self._reap()
             began = time.monotonic()
-            if counts and began >= next_count:
+            if has_limits and began >= next_count:
                 if (exceeded := self._find_exceeded_limit()) is not None:
                     return exceeded
                 took = time.monotonic() - began
@@ -342,8 +342,12 @@ class Command:
     def wait_reaped(self) -> None:
         """Return when every process has been reaped, or has been dying for too long."""
         deadline = time.monotonic() + KILLING_SECONDS_MAX
-        while self._is_dying and not self._reap() and (left := deadline - time.monotonic()) > 0:
-            select.select([self._wake], [], [], left)
+        while (
+            self._is_dying
+            and not self._reap()
+            and (seconds_left := deadline - time.monotonic()) > 0
+        ):
+            select.select([self._wake], [], [], seconds_left)
             self._signals()
 
     def _dies_with_holder(self) -> bool:
@@ -353,11 +357,11 @@ class Command:
         if not self._limits.is_holder or self.code is None:
             return False
         deadline = time.monotonic() + HOLDER_SECONDS
-        while (left := deadline - time.monotonic()) > 0:
+        while (seconds_left := deadline - time.monotonic()) > 0:
             if _only_first_ones_are_left():
                 self._is_dying = True
                 return True
-            select.select([self._wake], [], [], left)
+            select.select([self._wake], [], [], seconds_left)
             self._signals()
             if self._reap():
                 return True
@@ -407,12 +411,12 @@ class Command:
         A holder gets only SIGKILL: it ends when the command does, and if it is killed, the command dies
         with it.
         """
-        spares_holder = self._limits.is_holder and number != signal.SIGKILL
-        if not spares_holder:
+        keeps_holder = self._limits.is_holder and number != signal.SIGKILL
+        if not keeps_holder:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child, number)
         for process in descendants(os.getpid()):
-            if process.group != self._child or (spares_holder and process.id != self._child):
+            if process.group != self._child or (keeps_holder and process.id != self._child):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(process.id, number)
 

@@ -122,8 +122,8 @@ class WritablePlaces:
         }
         self._closed_names = frozenset(map(_fold_case, self._closed))
         named = [folder for folder, _ in plan["names"]]
-        self._ways = frozenset(_above([*self._closed, *(b"%s/x" % folder for folder in named)]))
-        self._folded_ways = frozenset(map(_fold_case, self._ways))
+        self._parents = frozenset(_above([*self._closed, *(b"%s/x" % folder for folder in named)]))
+        self._folded_parents = frozenset(map(_fold_case, self._parents))
         self._files: _Files | None = None
 
     def may_change(self, file: int) -> bool:
@@ -132,18 +132,18 @@ class WritablePlaces:
         kind, known = self._kind(path)
         if kind not in (PARTED, UNREAD) or path == known:
             return kind == WHOLE
-        above, _, name = path.rpartition(b"/")
+        parent, _, name = path.rpartition(b"/")
         with ExitStack() as stack:
             try:
-                folder = self.folder(stack.enter_context(OpenDescriptor(above, FOLDER)), stack)
+                folder = self.folder(stack.enter_context(OpenDescriptor(parent, FOLDER)), stack)
             except OSError:
                 return False
             if folder is None:
                 return False
             entry = Entry(folder, name)
             found, opened = entry.status(), os.fstat(file)
-            is_it = found is not None and os.path.samestat(found, opened)
-            return is_it and self.is_free(entry) and not self.is_closed_file(opened)
+            is_same_file = found is not None and os.path.samestat(found, opened)
+            return is_same_file and self.is_free(entry) and not self.is_closed_file(opened)
 
     def folder(self, opened: int, stack: ExitStack) -> Folder | None:
         """Return the folder of a descriptor (O_PATH); None if the command may change nothing in it."""
@@ -154,19 +154,21 @@ class WritablePlaces:
             return Folder(opened, path, kind, is_of_git=is_of_git)
         if kind == CLOSED:
             return None
-        further = path[len(known) + 1 :]
+        rest = path[len(known) + 1 :]
         try:
-            own = stack.enter_context(
+            found = stack.enter_context(
                 OpenDescriptor(known, FOLDER, AT_FDCWD, resolving=RESOLVE_NO_SYMLINKS)
             )
-            if further:
-                how = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
-                own = stack.enter_context(OpenDescriptor(further, FOLDER, own, resolving=how))
+            if rest:
+                resolving = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_XDEV
+                found = stack.enter_context(
+                    OpenDescriptor(rest, FOLDER, found, resolving=resolving)
+                )
         except OSError:
             return None
-        if not os.path.samestat(os.fstat(own), os.fstat(opened)):
+        if not os.path.samestat(os.fstat(found), os.fstat(opened)):
             return None
-        return Folder(own, path, kind, is_of_git=is_of_git)
+        return Folder(found, path, kind, is_of_git=is_of_git)
 
     def entry(self, start: int, path: bytes, stack: ExitStack) -> Entry | None:
         """Return the last name of a path, with its folder.
@@ -177,13 +179,13 @@ class WritablePlaces:
         Returns:
             None if the command may change nothing in that folder, or there is no such name.
         """
-        above, _, name = path.rstrip(b"/").rpartition(b"/")
+        parent, _, name = path.rstrip(b"/").rpartition(b"/")
         if name in (b"", b".", b".."):
             return None
-        if not above and path.startswith(b"/"):
-            above = b"/"
+        if not parent and path.startswith(b"/"):
+            parent = b"/"
         try:
-            opened = stack.enter_context(OpenDescriptor(above, FOLDER, start)) if above else start
+            opened = stack.enter_context(OpenDescriptor(parent, FOLDER, start)) if parent else start
         except OSError:
             return None
         folder = self.folder(opened, stack)
@@ -193,10 +195,10 @@ class WritablePlaces:
         """Return whether an entry may be made, written and removed."""
         if entry.folder.is_whole:
             return True
-        above = _fold_case(entry.folder.path)
-        names = self._names.get(above)
+        parent = _fold_case(entry.folder.path)
+        names = self._names.get(parent)
         return not any(
-            f"{above}/{name}" in self._closed_names or (names is not None and names.match(name))
+            f"{parent}/{name}" in self._closed_names or (names is not None and names.match(name))
             for name in _spellings(entry.name)
         )
 
@@ -204,9 +206,11 @@ class WritablePlaces:
         """Return whether an entry may also be moved away, and replaced by another one."""
         if entry.folder.is_whole:
             return True
-        above = _fold_case(entry.folder.path)
-        is_way = any(f"{above}/{name}" in self._folded_ways for name in _spellings(entry.name))
-        return self.is_free(entry) and not is_way
+        parent = _fold_case(entry.folder.path)
+        is_parent = any(
+            f"{parent}/{name}" in self._folded_parents for name in _spellings(entry.name)
+        )
+        return self.is_free(entry) and not is_parent
 
     def is_parted(self, entry: Entry) -> bool:
         """Return whether an entry is a parted folder of the plan."""
@@ -231,7 +235,7 @@ class WritablePlaces:
                 return kind, path
             if self._closed_names:
                 folded = _fold_case(path)
-                is_other_spelling = folded in self._folded_ways and path not in self._ways
+                is_other_spelling = folded in self._folded_parents and path not in self._parents
                 if is_other_spelling or folded in self._closed_names:
                     return CLOSED, path
             path = path.rpartition(b"/")[0]
@@ -259,11 +263,11 @@ def _spellings(name: bytes) -> tuple[str, str]:
 
 def _above(paths: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the folders on the way to some paths."""
-    met = set[bytes]()
+    seen = set[bytes]()
     for path in paths:
         folder = path.rpartition(b"/")[0]
-        while folder and folder not in met:
-            met.add(folder)
+        while folder and folder not in seen:
+            seen.add(folder)
             yield folder
             folder = folder.rpartition(b"/")[0]
 
@@ -277,7 +281,7 @@ class _Files:
 
     def __init__(self, closed: Iterable[bytes]) -> None:
         self._known = set[tuple[int, int]]()
-        self._left = LINKED_ENTRIES_MAX
+        self._entries_left = LINKED_ENTRIES_MAX
         for path in closed:
             if self._meet(path):
                 self._meet_all(path)
@@ -295,13 +299,15 @@ class _Files:
 
     def _meet_all(self, path: bytes) -> None:
         for folder, _, names in walk(path):
-            for name in names[: max(0, self._left)]:
+            for name in names[: max(0, self._entries_left)]:
                 self._meet(os.path.join(folder, name))  # noqa: PTH118
-            self._left -= len(names)
-            if self._left < 0:
+            self._entries_left -= len(names)
+            if self._entries_left < 0:
                 return
 
     def may_have(self, status: os.stat_result) -> bool:
         """Return whether a file is a closed one, or may be one that was not recorded."""
-        is_unmet = self._left < 0 and status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
-        return is_unmet or (status.st_dev, status.st_ino) in self._known
+        is_unrecorded = (
+            self._entries_left < 0 and status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode)
+        )
+        return is_unrecorded or (status.st_dev, status.st_ino) in self._known

@@ -283,12 +283,12 @@ def _keep(folder: int, name: str, target: str) -> None:
     mark = os.urandom(4).hex()
     if stat.S_ISDIR(mode):
         os.rename(name, f"{name}.replaced-{mark}", src_dir_fd=folder, dst_dir_fd=folder)
-    beside = f".{name}.{mark}"
-    os.symlink(target, beside, dir_fd=folder)
+    temporary = f".{name}.{mark}"
+    os.symlink(target, temporary, dir_fd=folder)
     try:
-        os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
     except OSError:  # another command has made a directory there meanwhile
-        os.unlink(beside, dir_fd=folder)
+        os.unlink(temporary, dir_fd=folder)
         raise
 
 
@@ -338,8 +338,8 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
         outer = _innermost(path, roots)
         # No root is needed where the outer one already allows as much.
         if outer < 0 or (is_writable and not roots[outer].is_writable):
-            is_kept = is_writable and not any(path == closed for closed, _, _ in closings)
-            roots.append(Root(path=path, outer=outer, is_writable=is_kept, closed={}))
+            stays_writable = is_writable and not any(path == closed for closed, _, _ in closings)
+            roots.append(Root(path=path, outer=outer, is_writable=stays_writable, closed={}))
     for path, closing, content in closings:
         if (number := _innermost(path, roots)) >= 0:
             below = str(path).removeprefix(str(roots[number].path))
@@ -351,12 +351,12 @@ def _list_layout_paths(places: Places, closed: Sequence[Path]) -> Iterator[tuple
     """Yield each path of the layout, and whether it is writable, outermost first."""
     users = [path for path in places.readable if not is_of_the_machine(path)]
     inside = folders_around((*users, *places.writable, *closed))
-    around = [
+    parents = [
         path
         for path in places.readable
         if is_of_the_machine(path) and str(path) in inside and not path.is_symlink()
     ]
-    shown = dict.fromkeys((*around, *users), False) | dict.fromkeys(places.writable, True)
+    shown = dict.fromkeys((*parents, *users), False) | dict.fromkeys(places.writable, True)
     yield from sorted(shown.items(), key=lambda item: len(item[0].parts))
 
 
@@ -367,8 +367,8 @@ def _innermost(path: Path, roots: Sequence[Root]) -> int:
 
 def _insert(closed: Closed, names: Sequence[str], closing: str, content: bytes | None) -> None:
     for name in names[:-1]:
-        above, _, closed = closed.setdefault(name, (ON_THE_WAY, None, {}))
-        if above in (COVER, STAND):
+        outer_closing, _, closed = closed.setdefault(name, (ON_THE_WAY, None, {}))
+        if outer_closing in (COVER, STAND):
             return
     if names:
         below = closed.get(names[-1], (ON_THE_WAY, None, {}))[2] if closing == KEEP else {}

@@ -92,14 +92,14 @@ class Names(NamedTuple):
         obeyed: matches these names and those whose change is only reported.
         tails: matches the last part of names with slashes, as a fast test before ``paths``.
         paths: matches paths that end with a name with slashes.
-        ways: matches the folders on the way to such paths, one of which may be a link.
+        parents: matches the folders on the way to such paths, one of which may be a link.
     """
 
     closed: re.Pattern[str]
     obeyed: re.Pattern[str]
     tails: re.Pattern[str] | None = None
     paths: re.Pattern[str] | None = None
-    ways: re.Pattern[str] | None = None
+    parents: re.Pattern[str] | None = None
 
     def closes(self, path: str) -> bool:
         """Return whether a path, or a folder on the way to it, has a name that must not change."""
@@ -115,7 +115,7 @@ class Names(NamedTuple):
 
     def are_obeyed_behind(self, path: str) -> bool:
         """Return whether a program obeys files in the target of a link at a path."""
-        return self.ways is not None and self.ways.fullmatch(path) is not None
+        return self.parents is not None and self.parents.fullmatch(path) is not None
 
 
 class _ScanPatterns(NamedTuple):
@@ -275,14 +275,14 @@ class _Content:
     """The findings of a walk in one folder.
 
     Args:
-        most: the maximum of entries to read.
+        entries_max: the maximum of entries to read.
         count: the number of entries that were read.
     """
 
-    __slots__ = ("ahead", "count", "hidden", "is_layout", "most", "named", "protected")
+    __slots__ = ("ahead", "count", "entries_max", "hidden", "is_layout", "named", "protected")
 
-    def __init__(self, most: int, count: int, *, is_layout: bool) -> None:
-        self.most = most
+    def __init__(self, entries_max: int, count: int, *, is_layout: bool) -> None:
+        self.entries_max = entries_max
         self.count = count
         self.is_layout = is_layout
         self.hidden: list[str] = []
@@ -291,9 +291,9 @@ class _Content:
         self.ahead: list[tuple[str, bool]] = []
         """Its folders that are to be walked, and whether a program obeys everything in them."""
 
-    def is_for(self, most: int) -> bool:
+    def is_for(self, entries_max: int) -> bool:
         """Return whether a walk with another maximum would find the same."""
-        return most == self.most or self.count < min(most, self.most)
+        return entries_max == self.entries_max or self.count < min(entries_max, self.entries_max)
 
 
 class _Walk:
@@ -301,7 +301,7 @@ class _Walk:
 
     Args:
         remembered: the findings of earlier walks with the same patterns.
-        goes_on: returns whether there is time for another directory.
+        has_time: returns whether there is time for another directory.
     """
 
     def __init__(
@@ -310,7 +310,7 @@ class _Walk:
         patterns: _ScanPatterns,
         remembered: RememberedFolders,
         entries_max: int,
-        goes_on: Callable[[], bool],
+        has_time: Callable[[], bool],
     ) -> None:
         self._workdir = workdir
         self._patterns = patterns
@@ -322,11 +322,11 @@ class _Walk:
         self.named: list[str] = []
         self.repositories: list[str] = []
         self._is_unread = False
-        left = entries_max
-        while self._ahead and left >= 0 and goes_on():
+        entries_left = entries_max
+        while self._ahead and entries_left >= 0 and has_time():
             folder, is_obeyed = self._ahead.popleft()
             try:
-                content = self._content(folder, left + 1, is_obeyed=is_obeyed)
+                content = self._content(folder, entries_left + 1, is_obeyed=is_obeyed)
             except PermissionError:
                 # Its owner could grant himself access, so the whole directory is denied. Programs may
                 # obey files in it even if it can be entered but not listed.
@@ -337,9 +337,9 @@ class _Walk:
             except OSError:  # such as a path that is too long
                 self._is_unread = True
             else:
-                left -= content.count
+                entries_left -= content.count
                 self._take(folder, content)
-        self.is_partial = left < 0 or bool(self._ahead) or self._is_unread
+        self.is_partial = entries_left < 0 or bool(self._ahead) or self._is_unread
 
     def _take(self, folder: str, content: _Content) -> None:
         if content.is_layout:
@@ -350,15 +350,17 @@ class _Walk:
         self.named += content.named
         self._ahead += content.ahead
 
-    def _content(self, folder: str, most: int, *, is_obeyed: bool) -> _Content:
-        """Return the findings in a folder, among its first ``most`` entries."""
+    def _content(self, folder: str, entries_max: int, *, is_obeyed: bool) -> _Content:
+        """Return the findings in a folder, among its first ``entries_max`` entries."""
         path = f"{self._workdir}/{folder}"
         found: _Content | None = self._remembered.look_up(folder, path, is_obeyed)
-        if found is not None and found.is_for(most):
+        if found is not None and found.is_for(entries_max):
             return found
-        listing = listing_of(path, most)
+        listing = listing_of(path, entries_max)
         found = _Content(
-            most, len(listing.entries), is_layout=is_layout({name for name, _ in listing.entries})
+            entries_max,
+            len(listing.entries),
+            is_layout=is_layout({name for name, _ in listing.entries}),
         )
         prefix = f"{folder}/" if folder else ""
         for name, is_folder in listing.entries:

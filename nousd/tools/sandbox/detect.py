@@ -148,12 +148,12 @@ def _reason_against(sandbox: Sandbox, folder: Path) -> str:
 
     program = shutil.which("true") or "/bin/true"
     request = Request(argv=[program], env=filter_environment(), workdir=folder)
-    with sandbox.hold(request) as held:
+    with sandbox.hold(request) as process:
         ended = subprocess.run(
-            held.argv,
-            env=dict(held.env),
+            process.argv,
+            env=dict(process.env),
             cwd=folder,
-            pass_fds=held.descriptors,
+            pass_fds=process.descriptors,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TRIAL_SECONDS,

@@ -77,11 +77,11 @@ class Listing(NamedTuple):
     stamp: Stamp | None
 
 
-def listing_of(path: str, most: int) -> Listing:
+def listing_of(path: str, entries_max: int) -> Listing:
     """Read a folder.
 
     Args:
-        most: maximum entries; further ones are left out.
+        entries_max: maximum entries; further ones are left out.
 
     Raises:
         OSError: it does not exist, or cannot be listed.
@@ -92,7 +92,8 @@ def listing_of(path: str, most: int) -> Listing:
         stamp = stamp_of(os.fstat(descriptor)) if _keeps_times(descriptor) else None
         with os.scandir(descriptor) as found:
             entries = [
-                (entry.name, entry.is_dir(follow_symlinks=False)) for entry in islice(found, most)
+                (entry.name, entry.is_dir(follow_symlinks=False))
+                for entry in islice(found, entries_max)
             ]
     finally:
         os.close(descriptor)

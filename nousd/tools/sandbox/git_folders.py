@@ -128,7 +128,7 @@ def find_paths_named_above(workdir: Path) -> ObeyedByGit:
     """
     if os.path.lexists(workdir / ".git"):
         return ObeyedByGit()
-    holders = (above for above in workdir.parents if os.path.lexists(f"{above}/.git"))
+    holders = (parent for parent in workdir.parents if os.path.lexists(f"{parent}/.git"))
     holder = next(holders, None)
     if holder is None:
         return find_paths_named_by(workdir / ".git", workdir)
@@ -239,10 +239,10 @@ def _links_in(folder: Path) -> Iterator[Path]:
         return
 
 
-def _first(paths: Iterator[Path], most: int) -> tuple[list[Path], bool]:
-    """Return the first ``most`` paths, and whether there are more."""
-    some = list(islice(paths, most + 1))
-    return some[:most], len(some) > most
+def _first(paths: Iterator[Path], count_max: int) -> tuple[list[Path], bool]:
+    """Return the first ``count_max`` paths, and whether there are more."""
+    some = list(islice(paths, count_max + 1))
+    return some[:count_max], len(some) > count_max
 
 
 def _is_link(path: Path) -> bool:

@@ -163,32 +163,32 @@ class GitLook:
             return
         yield name, state_of(Path(path), status)
 
-    def _names(self, path: str, most: int) -> list[str]:
-        return [entry.name for entry in self._entries(path, most)]
+    def _names(self, path: str, entries_max: int) -> list[str]:
+        return [entry.name for entry in self._entries(path, entries_max)]
 
-    def _entries(self, path: str, most: int) -> Sequence[os.DirEntry[str]]:
+    def _entries(self, path: str, entries_max: int) -> Sequence[os.DirEntry[str]]:
         try:
             with os.scandir(f"{self._git_text}/{path}") as entries:
-                found = list(islice(entries, most + 1))
+                found = list(islice(entries, entries_max + 1))
         except (FileNotFoundError, NotADirectoryError):
             return ()
         except OSError:  # such as a folder that its owner cannot read
             self.is_partial = True
             return ()
-        self.is_partial |= len(found) > most
-        return found[:most]
+        self.is_partial |= len(found) > entries_max
+        return found[:entries_max]
 
     def _walk_folder(self) -> Iterator[tuple[str, State | None]]:
         """Yield the links and repositories in the whole folder."""
         ahead = deque([""])
-        left = ENTRIES_MAX
+        entries_left = ENTRIES_MAX
         while ahead:
-            if left <= 0 or time.monotonic() > self._until:
+            if entries_left <= 0 or time.monotonic() > self._until:
                 self.is_partial = True
                 return
             path = ahead.popleft()
-            entries = self._entries(path, left) if path else self._top
-            left -= len(entries)
+            entries = self._entries(path, entries_left) if path else self._top
+            entries_left -= len(entries)
             if self._is_repository(path, entries):
                 yield from self._if_there(path, _there)
             for entry in entries:

@@ -258,13 +258,13 @@ class _ClosedPaths(NamedTuple):
     """Closed paths.
 
     Args:
-        around: the closed paths and all folders that contain them.
+        parents: the closed paths and all folders that contain them.
         files: closed files with other names: a rule for such a name, even one that no search has found,
             would open the file under its closed name too.
     """
 
     paths: frozenset[str]
-    around: AbstractSet[str]
+    parents: AbstractSet[str]
     files: frozenset[File]
 
 
@@ -337,7 +337,7 @@ def _list_openable_below(path: str, closed: _ClosedPaths) -> Iterator[tuple[str,
     if closed.files and any(file in closed.files for file in _find_linked((path,))):
         return
     # Unlike Path.is_dir, this works in directories that we cannot read.
-    if path not in closed.around or not os.path.isdir(path):  # noqa: PTH112
+    if path not in closed.parents or not os.path.isdir(path):  # noqa: PTH112
         yield path, True
         return
     yield path, False

@@ -40,7 +40,7 @@ _TRIES_MAX: Final = 100
 _TRY_SECONDS: Final = 0.01
 """Pause between two attempts; another daemon needs less time to remove its placeholder."""
 
-_HELD: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def content_of(path: Path) -> bytes | None:
@@ -58,10 +58,10 @@ class _StandingPlaceholder:
 
     def is_in(self, folder: int) -> bool:
         try:
-            there = os.lstat(self.path.name, dir_fd=folder)
+            status = os.lstat(self.path.name, dir_fd=folder)
         except FileNotFoundError:
             return False
-        return os.path.samestat(there, os.fstat(self.descriptor))
+        return os.path.samestat(status, os.fstat(self.descriptor))
 
 
 class MountPlaceholders:
@@ -69,7 +69,7 @@ class MountPlaceholders:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._standing: dict[Path, _StandingPlaceholder] = {}
+        self._placeholders: dict[Path, _StandingPlaceholder] = {}
 
     @contextmanager
     def provide(self, closed: Iterable[Path]) -> Iterator[tuple[Path, ...]]:
@@ -85,64 +85,72 @@ class MountPlaceholders:
         acquired: list[_StandingPlaceholder] = []
         try:
             # Grouped by folder, because walking to a folder takes longer than the work in it.
-            for _, beside in groupby(dict.fromkeys(closed), key=lambda path: path.parent):
-                self._take([*beside], acquired)
-            yield tuple(dict.fromkeys(standing.path for standing in acquired))
+            for _, siblings in groupby(dict.fromkeys(closed), key=lambda path: path.parent):
+                self._take([*siblings], acquired)
+            yield tuple(dict.fromkeys(placeholder.path for placeholder in acquired))
         finally:
             self._release(acquired)
 
-    def _take(self, left: list[Path], acquired: list[_StandingPlaceholder]) -> None:
+    def _take(self, remaining: list[Path], acquired: list[_StandingPlaceholder]) -> None:
         """Acquire the placeholders for the missing paths of one folder.
 
         Args:
-            left: the paths that are not done yet; they are removed from it.
+            remaining: the paths that are not done yet; they are removed from it.
             acquired: gets the placeholders.
         """
         with self._lock:
             for _ in range(_TRIES_MAX):
                 try:
-                    return self._try(left, acquired)
+                    return self._try(remaining, acquired)
                 except _Removing:
                     time.sleep(_TRY_SECONDS)
-        raise OSError(errno.EBUSY, "what stands in for it is held by another program", str(left[0]))
+        raise OSError(
+            errno.EBUSY, "what stands in for it is held by another program", str(remaining[0])
+        )
 
-    def _try(self, left: list[Path], acquired: list[_StandingPlaceholder]) -> None:
-        with closing(steps_to(left[0])) as steps:
+    def _try(self, remaining: list[Path], acquired: list[_StandingPlaceholder]) -> None:
+        with closing(steps_to(remaining[0])) as steps:
             while (step := _next(steps)) is not None:
                 folder, part = step
-                if part == left[0]:
-                    return self._try_in(folder, left, acquired)
+                if part == remaining[0]:
+                    return self._try_in(folder, remaining, acquired)
                 if _is_missing(folder, part.name):
                     acquired.append(self._acquire(folder, part))
                     return None
         return None
 
-    def _try_in(self, folder: int, left: list[Path], acquired: list[_StandingPlaceholder]) -> None:
-        while left:
-            if _is_missing(folder, left[0].name):
-                acquired.append(self._acquire(folder, left[0]))
-            del left[0]
+    def _try_in(
+        self, folder: int, remaining: list[Path], acquired: list[_StandingPlaceholder]
+    ) -> None:
+        while remaining:
+            if _is_missing(folder, remaining[0].name):
+                acquired.append(self._acquire(folder, remaining[0]))
+            del remaining[0]
 
     def _acquire(self, folder: int, path: Path) -> _StandingPlaceholder:
-        standing = self._standing.get(path)
-        if standing is None or not standing.is_in(folder):
-            standing = self._standing[path] = _make_and_lock(folder, path)
-        standing.users += 1
-        return standing
+        placeholder = self._placeholders.get(path)
+        if placeholder is None or not placeholder.is_in(folder):
+            placeholder = self._placeholders[path] = _make_and_lock(folder, path)
+        placeholder.users += 1
+        return placeholder
 
     def _release(self, acquired: Iterable[_StandingPlaceholder]) -> None:
         with self._lock:
-            for parent, beside in groupby(acquired, key=lambda standing: standing.path.parent):
-                if unused := [standing for standing in beside if self._is_unused(standing)]:
+            for parent, siblings in groupby(
+                acquired, key=lambda placeholder: placeholder.path.parent
+            ):
+                if unused := [
+                    placeholder for placeholder in siblings if self._is_unused(placeholder)
+                ]:
                     _remove(parent, unused)
 
-    def _is_unused(self, standing: _StandingPlaceholder) -> bool:
+    def _is_unused(self, placeholder: _StandingPlaceholder) -> bool:
         """Count one user less; return whether that was the last one."""
-        standing.users -= 1
-        if standing.users:
+        placeholder.users -= 1
+        if placeholder.users:
             return False
-        if self._standing.get(standing.path) is standing:
-            del self._standing[standing.path]
+        if self._placeholders.get(placeholder.path) is placeholder:
+            del self._placeholders[placeholder.path]
         return True
 
 
@@ -181,7 +189,7 @@ def _is_marked(mode: int) -> bool:
 def _is_file_of(folder: int, name: str, status: os.stat_result, content: bytes) -> bool:
     if not stat.S_ISREG(status.st_mode):
         return False
-    descriptor = os.open(name, _HELD, dir_fd=folder)
+    descriptor = os.open(name, _OPEN_FLAGS, dir_fd=folder)
     try:
         # A killed daemon may have written only a part of it.
         return content.startswith(os.read(descriptor, len(content) + 1))
@@ -198,16 +206,16 @@ def _make_and_lock(folder: int, path: Path) -> _StandingPlaceholder:
         else:
             _write(folder, name, content)
     try:
-        standing = _StandingPlaceholder(path, os.open(name, _HELD, dir_fd=folder))
+        placeholder = _StandingPlaceholder(path, os.open(name, _OPEN_FLAGS, dir_fd=folder))
     except FileNotFoundError:
         raise _Removing from None
     with ExitStack() as stack:
-        stack.callback(os.close, standing.descriptor)
-        _lock(standing.descriptor)
-        if not standing.is_in(folder):
+        stack.callback(os.close, placeholder.descriptor)
+        _lock(placeholder.descriptor)
+        if not placeholder.is_in(folder):
             raise _Removing
         stack.pop_all()
-    return standing
+    return placeholder
 
 
 def _write(folder: int, name: str, content: bytes) -> None:
@@ -229,23 +237,23 @@ def _lock(descriptor: int) -> None:
         return
 
 
-def _remove(parent: Path, several: Sequence[_StandingPlaceholder]) -> None:
+def _remove(parent: Path, placeholders: Sequence[_StandingPlaceholder]) -> None:
     """Remove the placeholders in one folder that no other daemon needs and that are still unchanged."""
     with ExitStack() as stack:
-        for standing in several:
-            stack.callback(os.close, standing.descriptor)
+        for placeholder in placeholders:
+            stack.callback(os.close, placeholder.descriptor)
         with suppress(OSError), hold_folder(parent) as folder:
-            for standing in several:
+            for placeholder in placeholders:
                 with suppress(OSError):
-                    _remove_from(folder, standing)
+                    _remove_from(folder, placeholder)
 
 
-def _remove_from(folder: int, standing: _StandingPlaceholder) -> None:
-    name = standing.path.name
-    fcntl.flock(standing.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    if not (standing.is_in(folder) and _is_missing(folder, name)):
+def _remove_from(folder: int, placeholder: _StandingPlaceholder) -> None:
+    name = placeholder.path.name
+    fcntl.flock(placeholder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not (placeholder.is_in(folder) and _is_missing(folder, name)):
         return
-    if content_of(standing.path) is None:
+    if content_of(placeholder.path) is None:
         os.rmdir(name, dir_fd=folder)
     else:
         os.unlink(name, dir_fd=folder)

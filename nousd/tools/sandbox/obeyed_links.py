@@ -77,13 +77,13 @@ def links_among(workdir: Path, named: Sequence[str]) -> tuple[Link, ...]:
 def _walk_links(workdir: Path, names: Names) -> Iterator[str]:
     """Yield the links with obeyed names, and those in folders with obeyed names, near the top first."""
     ahead = deque([("", False)])
-    left = SHORT_ENTRIES_MAX
-    while ahead and left >= 0:
+    entries_left = SHORT_ENTRIES_MAX
+    while ahead and entries_left >= 0:
         folder, is_obeyed = ahead.popleft()
         try:
             with os.scandir(workdir / folder) as entries:
-                for entry in islice(entries, left + 1):
-                    left -= 1
+                for entry in islice(entries, entries_left + 1):
+                    entries_left -= 1
                     # Most entries are files, which need no further check.
                     is_link = entry.is_symlink()
                     if not is_link and not entry.is_dir(follow_symlinks=False):

@@ -39,10 +39,10 @@ def _why_git_names(workdir: Path, resolved: Iterable[Parts]) -> str:
         for folder in (parts[:count] for count in range(len(parts))):
             if folder not in named:
                 named[folder] = find_paths_named_in(workdir.joinpath(*folder))
-        around = [above, *(named[parts[:count]] for count in range(len(parts)))]
-        if any(_is_in(path, found.paths) for found in around):
+        found_by_folder = [above, *(named[parts[:count]] for count in range(len(parts)))]
+        if any(_is_in(path, found.paths) for found in found_by_folder):
             return f"the repository's config or hooks name {'/'.join(parts)}, which git obeys"
-        if any(found.is_partial for found in around):
+        if any(found.is_partial for found in found_by_folder):
             return (
                 f"the repository's config is too large to tell whether it names {'/'.join(parts)}"
             )

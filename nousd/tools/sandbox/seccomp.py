@@ -327,15 +327,15 @@ def _of_files(column: int, verdicts: Mapping[str, int], reading: int) -> Iterato
         reading: the verdict on a call that opens a file only for reading.
     """
     for name, numbers in (METADATA | ENTRIES).items():
-        number, usual = numbers[column], verdicts.get(name, _ALLOW)
+        number, default = numbers[column], verdicts.get(name, _ALLOW)
         if number is None:
             continue
         if name in MODES:
-            yield from _within(number, _mode(MODES[name], usual))
+            yield from _within(number, _mode(MODES[name], default))
         elif name in OPENING:
-            yield from _within(number, _opening(OPENING[name], usual, reading))
+            yield from _within(number, _opening(OPENING[name], default, reading))
         elif name in verdicts:
-            yield from _when(_IF_EQUAL, number, usual)
+            yield from _when(_IF_EQUAL, number, default)
 
 
 def _call(number: int | None, argument: int, steps: Iterable[bytes], otherwise: int) -> list[bytes]:
@@ -350,9 +350,9 @@ def _only_with(number: int | None, arguments: Mapping[int, int]) -> list[bytes]:
     return _within(number, [*body, _step(_RETURN, _ALLOW)])
 
 
-def _mode(argument: int, usual: int) -> list[bytes]:
+def _mode(argument: int, default: int) -> list[bytes]:
     refusal = _when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)
-    return [_loading(argument), *refusal, _step(_RETURN, usual)]
+    return [_loading(argument), *refusal, _step(_RETURN, default)]
 
 
 def _opening(flags: int, writing: int, reading: int) -> list[bytes]:

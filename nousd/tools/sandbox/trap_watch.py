@@ -95,13 +95,13 @@ class TrapWatch:
         self,
         workdir: Path,
         rows: Sequence[ObeyedNames],
-        look: Callable[[], FoundFiles],
+        find_files: Callable[[], FoundFiles],
         before: FoundFiles,
         outside: Sequence[Path] = (),
     ) -> None:
         self._workdir = workdir
         self._rows = rows
-        self._look = look
+        self._find_files = find_files
         self._outside = tuple(map(str, outside))
         self._before, self._was_partial = _read(workdir, self._and_outside(before), None)
         self._began_ns = time.time_ns() - _CLOCK_STEP_NS
@@ -111,7 +111,9 @@ class TrapWatch:
 
     def look_again(self) -> LeftFiles:
         """Search the workspace again, and return the files that are new or changed."""
-        states, is_partial = _read(self._workdir, self._and_outside(self._look()), self._began_ns)
+        states, is_partial = _read(
+            self._workdir, self._and_outside(self._find_files()), self._began_ns
+        )
         new = {path for path, state in states.items() if self._is_new(path, state)}
         # Files in a new folder are reported by the folder.
         changed = [path for path in states if path in new and new.isdisjoint(_above(path))]
@@ -250,7 +252,7 @@ def names_of(closed: tuple[str, ...], rows: tuple[ObeyedNames, ...]) -> Names:
         obeyed=_whole_names((_GIT_FOLDER, _ATTRIBUTES, *simple, *shut)),
         tails=_whole_names(tuple(name.rpartition("/")[2] for name in longer)) if longer else None,
         paths=_pattern(longer) if longer else None,
-        ways=_ways(longer),
+        parents=_ways(longer),
     )
 
 

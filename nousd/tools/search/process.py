@@ -80,14 +80,14 @@ class _LongLines:
     """
 
     def __init__(self) -> None:
-        self._begun = b""
+        self._incomplete = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        *lines, self._begun = (self._begun + chunk).split(b"\n")
+        *lines, self._incomplete = (self._incomplete + chunk).split(b"\n")
         return b"".join([_shorten_line(line) + b"\n" for line in lines])
 
     def finish(self) -> bytes:
-        rest, self._begun = self._begun, b""
+        rest, self._incomplete = self._incomplete, b""
         return _shorten_line(rest)
 
 

@@ -299,7 +299,7 @@ report the end of the stream.
 def _decoder(encoding: str) -> Inflate:
     coding = encoding.strip().lower()
     if coding in {"", "identity"}:
-        return lambda chunk, most: chunk[:most]
+        return lambda chunk, bytes_max: chunk[:bytes_max]
     if coding not in {"gzip", "x-gzip", "deflate"}:
         raise _build_failure(
             f"the server used the encoding {format_given(coding)}, for which nobody asked"
@@ -316,30 +316,30 @@ class _Inflater:
     def __init__(self) -> None:
         # 32: zlib recognises gzip or zlib by the first bytes.
         self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 32)
-        self._begun = False
+        self._has_data = False
 
-    def __call__(self, chunk: bytes, most: int) -> bytes:
-        if not chunk and self._begun and not self._zlib.eof:
+    def __call__(self, chunk: bytes, bytes_max: int) -> bytes:
+        if not chunk and self._has_data and not self._zlib.eof:
             raise _build_failure("the page cannot be decompressed: its end is missing")
         data = b""
-        while chunk and len(data) < most:
+        while chunk and len(data) < bytes_max:
             if self._zlib.eof:
                 if not chunk.startswith(_GZIP):
                     break  # Some servers append bytes, which browsers ignore, too.
                 self._zlib = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            data += self._inflate(chunk, most - len(data))
+            data += self._inflate(chunk, bytes_max - len(data))
             chunk = self._zlib.unused_data
         return data
 
-    def _inflate(self, chunk: bytes, most: int) -> bytes:
+    def _inflate(self, chunk: bytes, bytes_max: int) -> bytes:
         try:
-            data = self._zlib.decompress(self._zlib.unconsumed_tail + chunk, most)
+            data = self._zlib.decompress(self._zlib.unconsumed_tail + chunk, bytes_max)
         except zlib.error as error:
-            if self._begun:
+            if self._has_data:
                 raise _build_failure(f"the page cannot be decompressed: {error}") from None
-            self._zlib, self._begun = zlib.decompressobj(-zlib.MAX_WBITS), True
-            return self._inflate(chunk, most)
-        self._begun = True
+            self._zlib, self._has_data = zlib.decompressobj(-zlib.MAX_WBITS), True
+            return self._inflate(chunk, bytes_max)
+        self._has_data = True
         return data
 
 
