@@ -88,7 +88,7 @@ class OpenSessions:
         open_one = self._open.pop(session_id, None)
         if open_one is not None:
             open_one.close(RpcError(FAILED, "the session was opened again"))
-            await open_one.take_back_servers(but=servers)
+            await open_one.take_back_servers(excluded=servers)
         return await self._open_session(session_id, servers, folder=folder)
 
     def get(self, session_id: str) -> OpenSession | None:

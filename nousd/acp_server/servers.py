@@ -244,10 +244,10 @@ class SessionServers:
         finally:
             self._waits_skipped -= 1
 
-    async def remove(self, but: Iterable[EditorServer] = ()) -> None:
-        """Remove the servers from the session, except those in ``but``."""
-        kept = {server.name for server in but}
-        for name in self._servers.keys() - kept:
+    async def remove(self, excluded: Iterable[EditorServer] = ()) -> None:
+        """Remove the servers from the session, except those in ``excluded``."""
+        kept_names = {server.name for server in excluded}
+        for name in self._servers.keys() - kept_names:
             with suppress(ClientError):  # the server or the daemon is gone already
                 await self._send("remove_mcp", {"name": name})
 

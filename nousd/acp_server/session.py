@@ -223,9 +223,9 @@ class OpenSession:
         await self._ask(*command_for(option, value))
         return await self.options()
 
-    async def take_back_servers(self, but: Iterable[EditorServer] = ()) -> None:
-        """Remove the MCP servers that the editor passed, except those in ``but``."""
-        await self._servers.remove(but)
+    async def take_back_servers(self, excluded: Iterable[EditorServer] = ()) -> None:
+        """Remove the MCP servers that the editor passed, except those in ``excluded``."""
+        await self._servers.remove(excluded)
 
     def close(self, outcome: StopReason | RpcError = "cancelled") -> None:
         """Stop sending updates, and end the waiting prompts with ``outcome``."""
@@ -251,15 +251,15 @@ class OpenSession:
     async def _hand_in(self, prompt: Prompt, content: PromptContent) -> None:
         """Send a prompt; it ends at once if an extension answers it."""
         command, _, rest = content.text.partition(" ")
-        steers = command == _STEER and bool(rest.strip())
+        is_steer = command == _STEER and bool(rest.strip())
         payload: dict[str, Any] = {
-            "text": rest if steers else content.text,
+            "text": rest if is_steer else content.text,
             "client_message_id": prompt.key,
             "attachments": await attachments_of(self._daemon, content.files),
         }
         # A cancellation in the middle might leave a run that no client knows of.
         with trio.CancelScope(shield=True):
-            accepted = await self._submit_text("steer" if steers else "prompt", payload)
+            accepted = await self._submit_text("steer" if is_steer else "prompt", payload)
         prompt.run_id = accepted.get("run_id", "")
         prompt.input_id = accepted.get("input_id", "")
         if "handled_by" in accepted:

@@ -82,8 +82,8 @@ def describe_call(
         line = args.get("offset")
         # Arguments are shown before they are validated.
         is_line_number = own_name == "read" and type(line) is int and 0 < line <= _LINE_MAX
-        at = {"line": line} if is_line_number else {}
-        call["locations"] = [{"path": path, **at} for path in paths]
+        position = {"line": line} if is_line_number else {}
+        call["locations"] = [{"path": path, **position} for path in paths]
     if diffs:
         call["content"] = diffs
     return call

@@ -57,9 +57,9 @@ def updates_of(entry: Payload, folder: str) -> list[Update]:
 
 
 def _build_message_updates(entry: Payload) -> list[Update]:
-    thought = entry.get("reasoning", "")
+    reasoning = entry.get("reasoning", "")
     return [
-        *([chunk("agent_thought_chunk", thought, entry["id"])] if thought else []),
+        *([chunk("agent_thought_chunk", reasoning, entry["id"])] if reasoning else []),
         *([chunk("agent_message_chunk", entry["text"], entry["id"])] if entry["text"] else []),
     ]
 

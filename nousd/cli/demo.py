@@ -57,12 +57,14 @@ def _demo(
     _leave_in_order_when_told_to()
     prompt = " ".join(text or ())
     at_terminal = sys.stdin is not None and sys.stdin.isatty()
-    talk = not prompt and at_terminal and sys.stdout.isatty()
+    is_interactive = not prompt and at_terminal and sys.stdout.isatty()
     if not prompt and not at_terminal:
         prompt = _read_pipe()
     with _private_folder() as folder, _daemon(folder) as socket_path:
         options = Options(socket_path, json=json, timeout_seconds=None)
-        raise typer.Exit(_talk(options) if talk else _run_once(options, prompt or GREETING))
+        raise typer.Exit(
+            _talk(options) if is_interactive else _run_once(options, prompt or GREETING)
+        )
 
 
 def _leave_in_order_when_told_to() -> None:

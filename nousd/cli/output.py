@@ -102,6 +102,6 @@ def ending_in_order() -> Iterator[None]:
 
 def _discard_output() -> None:
     """Redirect standard output to ``/dev/null``, because the interpreter flushes again at its exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

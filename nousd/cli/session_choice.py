@@ -70,7 +70,7 @@ def matching(rows: Sequence[Row], text: str) -> list[Row]:
             and row["session_id"].removeprefix(_PREFIX).startswith(digits)
         ),
     )
-    return next((found for way in matchers if (found := list(filter(way, rows)))), [])
+    return next((found for matcher in matchers if (found := list(filter(matcher, rows)))), [])
 
 
 def _names(row: Row) -> list[str]:

@@ -197,8 +197,8 @@ def _require_no_key_twice(node: Any) -> None:
     if not isinstance(node, yaml.MappingNode):
         return
     keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-    if twice := [key for key, count in Counter(keys).items() if count > 1]:
-        raise ConfigError(f"the key {twice[0]} comes twice")
+    if duplicates := [key for key, count in Counter(keys).items() if count > 1]:
+        raise ConfigError(f"the key {duplicates[0]} comes twice")
     for _, value in node.value:
         _require_no_key_twice(value)
 

@@ -389,7 +389,7 @@ _NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on", "warni
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "plain_chat", "web_allow"})
 
-ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, without=_NOT_CHOSEN)}
+ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, excluded=_NOT_CHOSEN)}
 """name -> its type, bounds and help, for every setting that a user can choose."""
 
 SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name not in _IN_FILE_ONLY}

@@ -80,12 +80,12 @@ class _Kind(NamedTuple):
 
 
 def describe(
-    struct: type[msgspec.Struct], *, without: Collection[str] = ()
+    struct: type[msgspec.Struct], *, excluded: Collection[str] = ()
 ) -> Iterator[SettingInfo]:
     """Yield the type, without ``None``, and bounds of each field of a struct."""
     hints = get_type_hints(struct, include_extras=True)
     for name in struct.__struct_fields__:
-        if name not in without:
+        if name not in excluded:
             annotated, meta = get_args(hints[name])
             kinds = [kind for kind in get_args(annotated) if kind is not type(None)]
             optional = type(None) in get_args(annotated)

@@ -207,7 +207,7 @@ class Hooks:
     async def _verdict(
         self, hook: Hook, called: ToolCalled, fit: Fit, failures: list[Failure]
     ) -> Verdict:
-        before = len(failures)
+        failure_count = len(failures)
         match await self._ask_hook(hook, called, failures):
             case BlockCall(reason):
                 return Verdict(hook.extension, True, reason)
@@ -218,7 +218,7 @@ class Hooks:
                     failures.append(
                         _failure(hook, ExtensionError(f"changed the arguments: {error}"))
                     )
-        if len(failures) > before:
+        if len(failures) > failure_count:
             reason = failures[-1].message
             return Verdict(hook.extension, hook.on_error == "block", reason)
         return Verdict(hook.extension, False, "has no objection")

@@ -143,14 +143,14 @@ class DaemonTools:
         if tool not in {offered["name"] for offered in await self.list_tools()}:
             return CallEnd(f"tool_not_found: {tool}", is_error=True)
         async with connect(self._daemon) as daemon:
-            before = await self._session.state(daemon)
-            payload = {"tool": tool, "args": dict(args), "session_id": before["session_id"]}
+            state = await self._session.state(daemon)
+            payload = {"tool": tool, "args": dict(args), "session_id": state["session_id"]}
             # Nothing could stop a call whose id did not arrive.
             with anyio.CancelScope(shield=True):
                 call_id = (await daemon.request("call_tool", payload)).payload["tool_call_id"]
             is_over = False
             try:
-                await self._follow(call_id, before["cursor"], show)
+                await self._follow(call_id, state["cursor"], show)
                 is_over = True
             finally:
                 if not is_over:

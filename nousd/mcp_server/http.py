@@ -98,11 +98,11 @@ class _Clients:
             self._clients.pop(id, None)
 
     def _forget_idle(self) -> None:
-        before = anyio.current_time() - IDLE_SECONDS
+        cutoff = anyio.current_time() - IDLE_SECONDS
         idle = [
             id
             for id, client in self._clients.items()
-            if id and not client.requests and client.last_seen < before
+            if id and not client.requests and client.last_seen < cutoff
         ]
         for id in idle:
             del self._clients[id]
@@ -116,7 +116,7 @@ class _Host:
         self._clients = _Clients()
         self._answering: set[anyio.CancelScope] = set()
         self._answered = anyio.Event()
-        self._room = anyio.CapacityLimiter(CALLS_MAX)
+        self._limiter = anyio.CapacityLimiter(CALLS_MAX)
         self.manager = StreamableHTTPSessionManager(
             make_server(self._tools_for),
             security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
@@ -164,7 +164,7 @@ class _Host:
         named, tools = (request.query_params.get(key) for key in ("session", "tools"))
         session = CallSession(named) if named else self._clients.session(_session_of(request.scope))
         with request.scope[_SCOPE]:
-            async with self._room:
+            async with self._limiter:
                 names = tools.split(",") if tools else None
                 yield DaemonTools(self._daemon, session=session, names=names)
 

@@ -67,23 +67,23 @@ class KnownSecrets(Generic[AnyStr]):
             if end[:1] not in self.starts:
                 continue
             # In sorted order, the spellings that begin with ``end`` directly follow it.
-            at = bisect_right(self.spellings, end)
-            if at < len(self.spellings) and self.spellings[at].startswith(end):
+            index = bisect_right(self.spellings, end)
+            if index < len(self.spellings) and self.spellings[index].startswith(end):
                 return len(end)
         return 0
 
 
-def compile_secrets(spellings: Iterable[AnyStr], bar: AnyStr) -> KnownSecrets[AnyStr]:
+def compile_secrets(spellings: Iterable[AnyStr], separator: AnyStr) -> KnownSecrets[AnyStr]:
     """Compile the search for all of these spellings.
 
     Args:
-        bar: ``|`` in the type of the spellings.
+        separator: ``|`` in the type of the spellings.
     """
     by_length = sorted(set(spellings), key=len)
     return KnownSecrets(
         tuple(sorted(by_length)),
-        re.compile(bar.join(map(re.escape, reversed(by_length)))),
-        bar.join(by_length),
+        re.compile(separator.join(map(re.escape, reversed(by_length)))),
+        separator.join(by_length),
         frozenset(spelling[:1] for spelling in by_length),
         len(by_length[0]) if by_length else 0,
         len(by_length[-1]) if by_length else 0,
@@ -147,32 +147,32 @@ def spellings_of(secret: str) -> set[str]:
     """Return every form of a secret: plain, in a URL, in the JSON of any encoder, in a Python repr, and
     in the Base64 of a longer text that contains it.
     """
-    in_json = json.dumps(secret)[1:-1]
+    json_text = json.dumps(secret)[1:-1]
     data = secret.encode("utf-8", "surrogateescape")
     return {
         secret,
         urllib.parse.quote(secret, errors="surrogateescape"),
         urllib.parse.quote(secret, safe="", errors="surrogateescape"),
         urllib.parse.quote_plus(secret, errors="surrogateescape"),
-        in_json,
-        in_json.replace("/", "\\/"),
-        in_json.translate(_ESCAPED_FOR_HTML),
+        json_text,
+        json_text.replace("/", "\\/"),
+        json_text.translate(_ESCAPED_FOR_HTML),
         json.dumps(secret, ensure_ascii=False)[1:-1],
         repr(secret)[1:-1],
-        *(_base64(data, before, signs) for before in range(3) for signs in (b"+/", b"-_")),
+        *(_base64(data, offset, signs) for offset in range(3) for signs in (b"+/", b"-_")),
     }
 
 
 _ESCAPED_FOR_HTML: Final = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&"}
 
 
-def _base64(data: bytes, before: int, signs: bytes) -> str:
-    """Return the characters that ``data`` alone determines in the Base64 of a text with ``before``
+def _base64(data: bytes, offset: int, signs: bytes) -> str:
+    """Return the characters that ``data`` alone determines in the Base64 of a text with ``offset``
     bytes, or a multiple of three more, in front of it.
 
     Args:
         signs: the two characters of the alphabet that are neither letters nor digits.
     """
-    first = -(-before * 8 // 6)
-    encoded = base64.b64encode(bytes(before) + data, signs).decode()
-    return encoded[first : (before + len(data)) * 8 // 6]
+    first = -(-offset * 8 // 6)
+    encoded = base64.b64encode(bytes(offset) + data, signs).decode()
+    return encoded[first : (offset + len(data)) * 8 // 6]

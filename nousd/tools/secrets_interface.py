@@ -53,14 +53,14 @@ class _Unchanged(Generic[AnyStr]):
         nothing: the empty text of its type.
     """
 
-    def __init__(self, nothing: AnyStr) -> None:
-        self._nothing: AnyStr = nothing
+    def __init__(self, empty: AnyStr) -> None:
+        self._empty: AnyStr = empty
 
     def feed(self, chunk: AnyStr) -> AnyStr:
         return chunk
 
     def finish(self) -> AnyStr:
-        return self._nothing
+        return self._empty
 
 
 class _NoSecrets:

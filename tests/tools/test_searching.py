@@ -203,7 +203,7 @@ async def test_a_search_that_takes_too_long_is_ended(bench: Bench) -> None:
     bench.put("a.txt", "a" * 60 + "!\n")
     with pytest.raises(ToolError, match=r"^grep_failed: took longer than 0.3 seconds"):
         with trio.fail_after(WAIT_SECONDS):
-            await search("grep", CATASTROPHIC, bench.context, nothing="", seconds_max=0.3)
+            await search("grep", CATASTROPHIC, bench.context, empty_text="", seconds_max=0.3)
 
 
 async def test_a_search_that_takes_forever_can_be_cancelled(bench: Bench) -> None:

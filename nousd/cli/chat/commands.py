@@ -21,33 +21,33 @@ class Command(NamedTuple):
     run: Callable[[Conversation, str], None]
 
 
-def _steer(talk: Conversation, text: str) -> None:
-    talk.hand_in("steer", {"text": text})
+def _steer(chat: Conversation, text: str) -> None:
+    chat.hand_in("steer", {"text": text})
 
 
-def _follow_up(talk: Conversation, text: str) -> None:
-    talk.hand_in("follow_up", {"text": text})
+def _follow_up(chat: Conversation, text: str) -> None:
+    chat.hand_in("follow_up", {"text": text})
 
 
-def abort(talk: Conversation, _rest: str = "") -> None:
+def abort(chat: Conversation, _rest: str = "") -> None:
     """Abort the run. Put the texts of its queue back into the line being typed."""
-    answer = talk.ask_here("abort", {})
-    talk.show(answer)
-    talk.terminal.restore("\n".join(each["text"] for each in answer.payload.get("cleared", ())))
+    answer = chat.ask_here("abort", {})
+    chat.show(answer)
+    chat.terminal.restore("\n".join(each["text"] for each in answer.payload.get("cleared", ())))
 
 
-def _reject(talk: Conversation, reason: str) -> None:
-    talk.open_requests.reject(reason, talk.ask, talk.say)
+def _reject(chat: Conversation, reason: str) -> None:
+    chat.open_requests.reject(reason, chat.ask, chat.say)
 
 
-def _new(talk: Conversation, name: str) -> None:
-    state = talk.ask_here("get_state", {}).payload
+def _new(chat: Conversation, name: str) -> None:
+    state = chat.ask_here("get_state", {}).payload
     workspace = {"workspace": state["workspace"]} if "workspace" in state else {}
-    talk.select(talk.ask("new_session", {**_beside(name), **workspace}))
+    chat.select(chat.ask("new_session", {**_beside(name), **workspace}))
 
 
-def _branch(talk: Conversation, name: str) -> None:
-    talk.select(talk.ask_here("branch_session", _beside(name)))
+def _branch(chat: Conversation, name: str) -> None:
+    chat.select(chat.ask_here("branch_session", _beside(name)))
 
 
 def _beside(name: str) -> dict[str, Any]:
@@ -55,33 +55,33 @@ def _beside(name: str) -> dict[str, Any]:
     return {"activate": False, **({"name": name} if name else {})}
 
 
-def _switch(talk: Conversation, text: str) -> None:
+def _switch(chat: Conversation, text: str) -> None:
     if not text:
-        talk.show(talk.ask("list_sessions", {"limit": 20, "archived": False}))
-        talk.say("(/switch SESSION goes to one: its id, the beginning of it, or its name)")
+        chat.show(chat.ask("list_sessions", {"limit": 20, "archived": False}))
+        chat.say("(/switch SESSION goes to one: its id, the beginning of it, or its name)")
         return
-    talk.attach({"session_id": talk.find_session(text)})
+    chat.attach({"session_id": chat.find_session(text)})
 
 
-def _session(talk: Conversation, _rest: str) -> None:
-    talk.show(talk.ask_here("get_session", {}))
+def _session(chat: Conversation, _rest: str) -> None:
+    chat.show(chat.ask_here("get_session", {}))
 
 
-def _model(talk: Conversation, name: str) -> None:
+def _model(chat: Conversation, name: str) -> None:
     if name:
-        talk.show(talk.ask_here("set_model", {"model": name, "must_be_listed": True}))
+        chat.show(chat.ask_here("set_model", {"model": name, "must_be_listed": True}))
         return
-    state = talk.ask_here("get_state", {}).payload
-    talk.say(f"{state['provider']} {state['model']} (/model NAME changes it)")
+    state = chat.ask_here("get_state", {}).payload
+    chat.say(f"{state['provider']} {state['model']} (/model NAME changes it)")
 
 
-def _attach(talk: Conversation, words: str) -> None:
+def _attach(chat: Conversation, words: str) -> None:
     if words == "none":
-        talk.attached = []
+        chat.attached = []
     elif words:
-        talk.attached += _files(words)
-    names = ", ".join(path.name for path in talk.attached)
-    talk.say(
+        chat.attached += _files(words)
+    names = ", ".join(path.name for path in chat.attached)
+    chat.say(
         f"({names or 'no file'} goes with your next text; /attach FILE adds one, none drops all)"
     )
 
@@ -103,43 +103,43 @@ def _files(words: str) -> list[Path]:
     return paths
 
 
-def _steering(talk: Conversation, mode: str) -> None:
-    _queue_mode(talk, "set_steering_mode", mode)
+def _steering(chat: Conversation, mode: str) -> None:
+    _queue_mode(chat, "set_steering_mode", mode)
 
 
-def _follow_ups(talk: Conversation, mode: str) -> None:
-    _queue_mode(talk, "set_follow_up_mode", mode)
+def _follow_ups(chat: Conversation, mode: str) -> None:
+    _queue_mode(chat, "set_follow_up_mode", mode)
 
 
-def _queue_mode(talk: Conversation, command: str, mode: str) -> None:
+def _queue_mode(chat: Conversation, command: str, mode: str) -> None:
     if mode:
-        talk.ask_here(command, {"mode": mode})
-    talk.say(chat_lines.queue_modes(talk.ask_here("get_state", {}).payload))
+        chat.ask_here(command, {"mode": mode})
+    chat.say(chat_lines.queue_modes(chat.ask_here("get_state", {}).payload))
 
 
-def _reasoning(talk: Conversation, switch: str) -> None:
+def _reasoning(chat: Conversation, switch: str) -> None:
     if switch in {"on", "off"}:
-        talk.shows_reasoning = switch == "on"
-        talk.say(f"(reasoning is {'shown as it comes' if talk.shows_reasoning else 'not shown'})")
+        chat.shows_reasoning = switch == "on"
+        chat.say(f"(reasoning is {'shown as it comes' if chat.shows_reasoning else 'not shown'})")
     else:
-        talk.say(talk.reasoning or "(the model has not reasoned aloud here)")
+        chat.say(chat.reasoning or "(the model has not reasoned aloud here)")
 
 
-def _state(talk: Conversation, _rest: str) -> None:
-    talk.show(talk.ask_here("get_state", {}))
+def _state(chat: Conversation, _rest: str) -> None:
+    chat.show(chat.ask_here("get_state", {}))
 
 
-def _tree(talk: Conversation, _rest: str) -> None:
-    talk.show(talk.ask_here("get_tree", {}))
+def _tree(chat: Conversation, _rest: str) -> None:
+    chat.show(chat.ask_here("get_tree", {}))
 
 
-def _quit(talk: Conversation, _rest: str) -> None:
-    talk.is_quitting = True
+def _quit(chat: Conversation, _rest: str) -> None:
+    chat.is_quitting = True
 
 
-def _help(talk: Conversation, _rest: str) -> None:
+def _help(chat: Conversation, _rest: str) -> None:
     rows = (f"{name:10} {command.help}" for name, command in COMMANDS.items())
-    talk.say("\n".join([*rows, _HELP]))
+    chat.say("\n".join([*rows, _HELP]))
 
 
 _HELP: Final = """\

@@ -71,21 +71,21 @@ class LineEditor:
         self._in_paste = False
         self._pasted = False
         self._history: deque[str] = deque(maxlen=_HISTORY_LINES)
-        self._back = 0
+        self._history_offset = 0
         """The position of the text in the history, counted from its end; 0 for a new line."""
         self._draft = ""
 
     def feed(self, chars: str) -> list[TypedLine | Control]:
         """Process typed characters; return the completed lines, and keys for the program."""
-        before = bool(self.text)
+        had_text = bool(self.text)
         done: list[TypedLine | Control] = []
         keys = self._keys + chars
         at, end = 0, len(keys)
         while at < end:
-            after = self._paste(keys, at) if self._in_paste else self._one_key(keys, at, done)
-            if after is None:
+            next_index = self._paste(keys, at) if self._in_paste else self._one_key(keys, at, done)
+            if next_index is None:
                 break
-            at = after
+            at = next_index
         self._keys = keys[at:]
         lines = sum(isinstance(each, TypedLine) for each in done)
         if lines > 1 or (lines and self.text):
@@ -93,7 +93,7 @@ class LineEditor:
                 each._replace(pasted=True) if isinstance(each, TypedLine) else each for each in done
             ]
             self._pasted = bool(self.text)
-        if (before and not lines) != bool(self.text):
+        if (had_text and not lines) != bool(self.text):
             self._on_typing(bool(self.text))
         return done
 
@@ -119,20 +119,20 @@ class LineEditor:
         """Return the row that shows the line, and the number of cells left of its cursor."""
         lines = self.text.count("\n") + 1
         head = prompt if lines == 1 else f"[{lines} lines] {prompt}"
-        room = max(2, columns - 1 - len(head))
-        left = self._fitting(range(self._cursor - 1, -1, -1), room - 1)[::-1]
+        width = max(2, columns - 1 - len(head))
+        left = self._fitting(range(self._cursor - 1, -1, -1), width - 1)[::-1]
         used = sum(map(cells, left))
-        right = self._fitting(range(self._cursor, len(self.text)), room - used)
+        right = self._fitting(range(self._cursor, len(self.text)), width - used)
         return head + "".join(left + right), len(head) + used
 
-    def _fitting(self, indices: range, room: int) -> list[str]:
-        """Return the displayed form of the characters at these indexes, up to ``room`` cells."""
+    def _fitting(self, indices: range, width: int) -> list[str]:
+        """Return the displayed form of the characters at these indexes, up to ``width`` cells."""
         shown: list[str] = []
         for index in indices:
             char = self.text[index]
             sign = "<LF>" if char == "\n" else harmless(char, one_line=True)
-            room -= cells(sign)
-            if room < 0:
+            width -= cells(sign)
+            if width < 0:
                 break
             shown.append(sign)
         return shown
@@ -160,12 +160,12 @@ class LineEditor:
         if found is None:
             is_waiting = len(keys) - at <= _KEY_CHARS_MAX and "\x1b" not in keys[at + 1 :]
             return None if is_waiting else at + 1
-        key, after = found[0], found.end()
+        key, next_index = found[0], found.end()
         if key == "\x1b[200~":
             self._in_paste = True
         elif key in ("\r", "\n"):
             done.append(self._take_text())
-            return after + (key == "\r" and keys.startswith("\n", after))
+            return next_index + (key == "\r" and keys.startswith("\n", next_index))
         elif key == "\x04" and not self.text:
             done.append(Control.END)
         elif key == "\x1a":
@@ -174,7 +174,7 @@ class LineEditor:
             _EDITS[key](self)
         elif key >= " " and not key.startswith("\x1b"):
             self._insert(key)
-        return after
+        return next_index
 
     def _take_text(self) -> TypedLine:
         typed = TypedLine(self.text, self._pasted)
@@ -184,10 +184,10 @@ class LineEditor:
         self._set("")
         return typed
 
-    def _set(self, text: str, back: int = 0) -> None:
+    def _set(self, text: str, history_offset: int = 0) -> None:
         self.text = text
         self._cursor = len(text)
-        self._back = back
+        self._history_offset = history_offset
         self._pasted = False
 
     def _insert(self, text: str) -> None:
@@ -204,13 +204,13 @@ class LineEditor:
     def _go(self, index: int) -> None:
         self._cursor = min(max(0, index), len(self.text))
 
-    def _recall(self, back: int) -> None:
-        if not 0 <= back <= len(self._history):
+    def _recall(self, history_offset: int) -> None:
+        if not 0 <= history_offset <= len(self._history):
             return
-        if self._back == 0:
+        if self._history_offset == 0:
             self._draft = self.text
         pasted = self._pasted
-        self._set(self._history[-back] if back else self._draft, back)
+        self._set(self._history[-history_offset] if history_offset else self._draft, history_offset)
         self._pasted = pasted and bool(self.text)
 
     def _word_start(self) -> int:
@@ -255,8 +255,8 @@ _EDITS: Final[dict[str, _Edit]] = {
     **_keys("\x15", edit=lambda self: self._delete(0, self._cursor)),
     **_keys("\x0b", edit=lambda self: self._delete(self._cursor, len(self.text))),
     **_keys("\x17", "\x1b\x7f", edit=lambda self: self._delete(self._word_start(), self._cursor)),
-    **_keys("\x1b[A", "\x1bOA", "\x10", edit=lambda self: self._recall(self._back + 1)),
-    **_keys("\x1b[B", "\x1bOB", "\x0e", edit=lambda self: self._recall(self._back - 1)),
+    **_keys("\x1b[A", "\x1bOA", "\x10", edit=lambda self: self._recall(self._history_offset + 1)),
+    **_keys("\x1b[B", "\x1bOB", "\x0e", edit=lambda self: self._recall(self._history_offset - 1)),
     **_keys("\x1b\r", "\x1b\n", edit=lambda self: self._insert("\n")),
 }
 """Key -> its change of the line."""

@@ -79,12 +79,12 @@ class LinearTerminal(EditedTerminal):
             self._tail = ""
         else:
             same = _common(shown, line)
-            back = "\b \b" * cells(shown[len(same) :])
+            erasure = "\b \b" * cells(shown[len(same) :])
             if (
-                back and cells(PROMPT + shown) >= self._columns()
+                erasure and cells(PROMPT + shown) >= self._columns()
             ):  # the cursor cannot go back to the row above
-                same, back = "", f"\n{PROMPT}"
-            self._put(forward + back + line[len(same) :])
+                same, erasure = "", f"\n{PROMPT}"
+            self._put(forward + erasure + line[len(same) :])
         self._shown = line
 
 

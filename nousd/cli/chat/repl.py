@@ -58,22 +58,22 @@ def chat(options: Options, session_id: str | None = None, *, is_plain: bool = Fa
         terminal = DumbTerminal(LineEditor(open_requests.note_typing))
     else:
         terminal = PlainTerminal(is_terminal=at_terminal)
-    talk = Conversation(options, terminal, open_requests, at_terminal=at_terminal)
-    loop = _Loop(talk, at_terminal=at_terminal)
+    conversation = Conversation(options, terminal, open_requests, at_terminal=at_terminal)
+    loop = _Loop(conversation, at_terminal=at_terminal)
     with take_terminal(terminal):
         try:
-            talk.attach({} if session_id is None else {"session_id": session_id})
+            conversation.attach({} if session_id is None else {"session_id": session_id})
             return loop.run()
         finally:
-            talk.events.close()
+            conversation.events.close()
 
 
 class _Loop:
     """Processes input and shows events until the user leaves."""
 
-    def __init__(self, talk: Conversation, *, at_terminal: bool) -> None:
-        self._talk = talk
-        self._terminal = talk.terminal
+    def __init__(self, conversation: Conversation, *, at_terminal: bool) -> None:
+        self._conversation = conversation
+        self._terminal = conversation.terminal
         self._at_terminal = at_terminal
         self._input_ended = False
         self._has_events = False
@@ -85,7 +85,7 @@ class _Loop:
     def run(self) -> int:
         """Run the loop and return the exit code."""
         with _wake_on_signals() as wake:
-            self._talk.interrupts.listen()
+            self._conversation.interrupts.listen()
             self._terminal.prompt()
             while not self._is_over():
                 self._turn(wake)
@@ -94,16 +94,16 @@ class _Loop:
         return FAILED if self._is_lost else DONE
 
     def _is_over(self) -> bool:
-        talk = self._talk
+        conversation = self._conversation
         # A script leaves when its last run has ended; at a terminal the end of the input leaves at once.
-        is_done = self._input_ended and (self._at_terminal or talk.running is None)
-        return talk.is_quitting or self._is_lost or is_done
+        is_done = self._input_ended and (self._at_terminal or conversation.running is None)
+        return conversation.is_quitting or self._is_lost or is_done
 
     def _turn(self, wake: int) -> None:
         """Wait for input, an event or a signal, and handle it."""
         try:
             is_typed = self._wait(wake)
-            for _ in range(self._talk.interrupts.take()):
+            for _ in range(self._conversation.interrupts.take()):
                 self._interrupt()
             if is_typed:
                 self._read()
@@ -111,16 +111,16 @@ class _Loop:
         except KeyboardInterrupt:
             return  # a command was interrupted; the next turn handles the press
         except Refused as refused:
-            self._talk.say(refusal_text(refused, in_chat=True))
+            self._conversation.say(refusal_text(refused, in_chat=True))
             self._attach_again()
         except ClientError as error:
-            self._talk.say(f"{error}")
+            self._conversation.say(f"{error}")
             self._is_lost = True
 
     def _wait(self, wake: int) -> bool:
         """Wait for input, an event or a signal; return whether there is input."""
         is_holding = self._terminal.is_holding
-        sockets, seconds = ([], None) if is_holding else self._talk.events.to_wait_for()
+        sockets, seconds = ([], None) if is_holding else self._conversation.events.to_wait_for()
         typing = [] if self._input_ended else [self._terminal]
         has_typed = bool(typing) and self._terminal.has_more()
         if has_typed or (self._has_events and not is_holding):
@@ -132,12 +132,12 @@ class _Loop:
 
     def _attach_again(self) -> None:
         """Attach to the session again, if its events cannot be continued."""
-        if not self._talk.events.is_away:
+        if not self._conversation.events.is_away:
             return
         try:
-            self._talk.attach({"session_id": self._talk.session_id})
+            self._conversation.attach({"session_id": self._conversation.session_id})
         except ClientError as error:
-            self._talk.say(f"{error}")
+            self._conversation.say(f"{error}")
             self._is_lost = True
 
     # --- input ---------------------------------------------------------------------------------
@@ -148,58 +148,58 @@ class _Loop:
                 self._input_ended = True
             elif typed is Control.SUSPEND:
                 self._terminal.suspend()
-            elif not self._talk.is_quitting:
+            elif not self._conversation.is_quitting:
                 self._presses = 0
                 try:
                     self._take(typed)
                 finally:
-                    self._talk.open_requests.begin_line(is_typing=self._terminal.is_typing)
+                    self._conversation.open_requests.begin_line(is_typing=self._terminal.is_typing)
         if not self._is_over():
             self._terminal.prompt()
 
     def _take(self, typed: TypedLine) -> None:
-        talk, line = self._talk, typed.text.strip()
+        conversation, line = self._conversation, typed.text.strip()
         name, _, rest = line.partition(" ")
         try:
             if name in COMMANDS:
-                COMMANDS[name].run(talk, rest.strip())
+                COMMANDS[name].run(conversation, rest.strip())
             elif name.startswith("/") and "\n" not in name and not typed.pasted:
-                talk.say(f"no command {name}; /help lists them")
-            elif line and not talk.open_requests.take(
-                line, talk.ask, talk.say, pasted=typed.pasted
+                conversation.say(f"no command {name}; /help lists them")
+            elif line and not conversation.open_requests.take(
+                line, conversation.ask, conversation.say, pasted=typed.pasted
             ):
-                talk.send(line)
+                conversation.send(line)
         except Refused as refused:
-            talk.say(refusal_text(refused, in_chat=True))
+            conversation.say(refusal_text(refused, in_chat=True))
         except (DaemonUnreachable, ConnectionLost, AnswerTimedOut, AnswerInvalid) as error:
             if not self._at_terminal:
                 raise
             if isinstance(error, DaemonUnreachable):
-                talk.say(f"(not sent: {error})")
+                conversation.say(f"(not sent: {error})")
                 self._terminal.restore(typed.text)
             else:
-                talk.say(f"(perhaps not sent: {error})")
+                conversation.say(f"(perhaps not sent: {error})")
         except ClientError as error:
-            talk.say(f"{error}")
+            conversation.say(f"{error}")
 
     def _interrupt(self) -> None:
         """Abort the run; without a run, drop the line being typed; leave at the second press."""
         self._presses += 1
         if self._presses > 1:
-            self._talk.is_quitting = True
-        elif self._talk.running is not None:
+            self._conversation.is_quitting = True
+        elif self._conversation.running is not None:
             self._stop()
         elif self._terminal.clear():
             self._presses = 0
         else:
-            self._talk.say("(Ctrl-C again leaves)")
+            self._conversation.say("(Ctrl-C again leaves)")
         self._terminal.prompt()
 
     def _stop(self) -> None:
         try:
-            abort(self._talk)
+            abort(self._conversation)
         except ClientError as error:
-            self._talk.say(str(error))
+            self._conversation.say(str(error))
 
     # --- events --------------------------------------------------------------------------------
 
@@ -207,10 +207,10 @@ class _Loop:
         self._has_events = self._terminal.is_holding
         if self._has_events:
             return
-        while (event := self._talk.events.next_event()) is not None:
+        while (event := self._conversation.events.next_event()) is not None:
             if event.type in _ASKS:
                 self._terminal.drop_typed()
-            if self._talk.show_event(event):
+            if self._conversation.show_event(event):
                 self._terminal.prompt()
             if self._has_input():
                 self._has_events = True
@@ -218,7 +218,7 @@ class _Loop:
 
     def _has_input(self) -> bool:
         """Return whether a person typed or pressed Ctrl-C, which is processed before further events."""
-        if self._talk.interrupts.is_pending:
+        if self._conversation.interrupts.is_pending:
             return True
         is_typing = self._at_terminal and not self._input_ended
         return is_typing and bool(select.select([self._terminal], [], [], 0)[0])

@@ -186,7 +186,7 @@ class EditedTerminal:
         self._is_drawn = False
         self._has_line = False
         """Whether a line can be typed."""
-        self._before = termios.tcgetattr(self._fd)
+        self._saved_attributes = termios.tcgetattr(self._fd)
 
     def fileno(self) -> int:
         return self._fd
@@ -253,10 +253,10 @@ class EditedTerminal:
 
     def clear(self) -> bool:
         """Drop the line being typed; return whether there was one."""
-        had = bool(self._editor.text)
+        had_text = bool(self._editor.text)
         self._editor.clear()
         self._draw()
-        return had
+        return had_text
 
     def restore(self, text: str) -> None:
         """Put back a line that could not be sent."""
@@ -272,7 +272,7 @@ class EditedTerminal:
 
     def enter(self) -> None:
         """Configure the terminal: keys arrive one by one, and pastes are marked."""
-        self._before = termios.tcgetattr(self._fd)
+        self._saved_attributes = termios.tcgetattr(self._fd)
         mode = termios.tcgetattr(self._fd)
         mode[0] &= ~termios.ICRNL
         # Ctrl-Z arrives as a key, so that the terminal is released first; Ctrl-C stays a signal.
@@ -289,7 +289,7 @@ class EditedTerminal:
         with suppress(OSError, termios.error):  # the terminal was closed
             self._put(below + self._pastes_plain)
         with suppress(termios.error):
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._saved_attributes)
 
     def _echo(self, text: str) -> None:
         lines = text.rstrip("\n").split("\n")

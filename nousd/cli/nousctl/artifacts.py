@@ -47,15 +47,15 @@ def open_output(output: Path | None) -> Iterator[BinaryIO]:
     if output is None:
         yield sys.stdout.buffer
         return
-    half = output.with_name(f".{output.name}.{os.getpid()}")
+    temporary = output.with_name(f".{output.name}.{os.getpid()}")
     try:
-        with half.open("xb") as file:
+        with temporary.open("xb") as file:
             yield file
-        half.replace(output)
+        temporary.replace(output)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}") from error
     finally:
-        half.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def put(options: Options, path: Path, media_type: str | None) -> int:

@@ -142,8 +142,8 @@ def status(options: Options, _values: dict[str, Any]) -> int:
 
 def _status_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     pid = "" if facts["pid"] is None else f", pid {facts['pid']}"
-    up = duration(facts["uptime_seconds"])
-    yield f"nousd {facts['version']}{pid}, up {up}, since {local_time(facts['started_at'])}"
+    uptime = duration(facts["uptime_seconds"])
+    yield f"nousd {facts['version']}{pid}, up {uptime}, since {local_time(facts['started_at'])}"
     yield f"model     {facts['provider']} {facts['model']}"
     yield f"sessions  {facts['sessions']:,}, {facts['runs']:,} with a run"
     yield (
@@ -223,9 +223,9 @@ def restart(options: Options, _values: dict[str, Any]) -> int:
         _end(process, options)
     say(f"stopped nousd, pid {process.pid}")
     with tempfile.TemporaryFile() if log is None else log.open("a+b") as output:
-        before = output.seek(0, os.SEEK_END)
+        log_size = output.seek(0, os.SEEK_END)
         started = subprocess.Popen(**start, stdout=output, stderr=output)
-        pid = wait_until_ready(started, options.socket_path, output, before)
+        pid = wait_until_ready(started, options.socket_path, output, log_size)
     _tell(options, "started", pid)
     # The daemon outlives this process, which must not wait for its end.
     started.returncode = 0
@@ -328,11 +328,11 @@ def _flag(argv: tuple[str, ...], flag: str) -> str | None:
     return None
 
 
-def _log_of_settings(environ: Mapping[str, str], otherwise: str = _NO_LOG_FILE) -> Path:
+def _log_of_settings(environ: Mapping[str, str], default: str = _NO_LOG_FILE) -> Path:
     from nousd.config.resolve import resolve
 
     settings = resolve({}, environ, asks_models=False).settings
     path = settings.log_file or locations.daemon_log(settings.state_dir)
     if settings.log_file is None and not path.exists():
-        raise ClientError(otherwise)
+        raise ClientError(default)
     return path

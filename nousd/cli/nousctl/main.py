@@ -159,13 +159,13 @@ def build_app(*, completes: bool = True) -> typer.Typer:
     return app
 
 
-_before: dict[str, Any] = {}
+_common_values: dict[str, Any] = {}
 """The values of common options before the verb."""
 
 
 def _take_common(values: dict[str, Any]) -> None:
-    _before.clear()
-    _before.update(collect_values(COMMON, values))
+    _common_values.clear()
+    _common_values.update(collect_values(COMMON, values))
 
 
 def _print_version(value: bool) -> None:  # noqa: FBT001  typer calls it so
@@ -214,7 +214,7 @@ def _run(
     *,
     starts: bool,
 ) -> None:
-    common = {**_before, **collect_values(COMMON, values)}
+    common = {**_common_values, **collect_values(COMMON, values)}
     options = Options(
         socket_path=common.get("socket_path") or usual_socket(),
         json=common.get("json", False),

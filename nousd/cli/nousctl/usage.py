@@ -142,11 +142,11 @@ _COLUMNS: Final[dict[str, Callable[[Sums], str]]] = {
 def _table(
     columns: Sequence[str], rows: Mapping[tuple[str, ...], Sums], total: Sums
 ) -> Iterator[str]:
-    blank = ("",) * (len(columns) - 1)
+    padding = ("",) * (len(columns) - 1)
     lines = [
         (*columns, *_COLUMNS),
         *((*key, *_cells(sums)) for key, sums in rows.items()),
-        ("total", *blank, *_cells(total)),
+        ("total", *padding, *_cells(total)),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:

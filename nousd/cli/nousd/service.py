@@ -135,7 +135,7 @@ def _status_lines(facts: Mapping[str, object]) -> Iterator[str]:
 def _is_ours(file: Path) -> bool:
     """Return whether this or another installation wrote a unit; only the program's path may differ."""
     lines = file.read_text().splitlines()
-    written = (_OURS + units.service_unit()).splitlines()
+    expected = (_OURS + units.service_unit()).splitlines()
     return [line for line in lines if not line.startswith("ExecStart=")] == [
-        line for line in written if not line.startswith("ExecStart=")
+        line for line in expected if not line.startswith("ExecStart=")
     ]

@@ -65,10 +65,10 @@ def _render_accepted(payload: Payload) -> Iterator[str]:
         )
         if key in payload
     ]
-    again = " before" if payload.get("repeated") else ""
-    yield ", ".join([f"{payload['command']} accepted{again}", *facts])
-    for taken_back in payload.get("cleared", ()):
-        yield f"taken back, {_head(taken_back)}: {taken_back['text']}"
+    repeated = " before" if payload.get("repeated") else ""
+    yield ", ".join([f"{payload['command']} accepted{repeated}", *facts])
+    for cleared in payload.get("cleared", ()):
+        yield f"taken back, {_head(cleared)}: {cleared['text']}"
 
 
 def _render_result(payload: Payload) -> Iterator[str]:
@@ -164,8 +164,8 @@ def _render_override(payload: Payload) -> Iterator[str]:
 
 def _render_session_deleted(payload: Payload) -> Iterator[str]:
     if "delete_at" in payload:
-        id, at = payload["session_id"], local_time(payload["delete_at"])
-        yield f"{id} is deleted at {at}; until then: nousctl session restore {id}"
+        id, deletion_time = payload["session_id"], local_time(payload["delete_at"])
+        yield f"{id} is deleted at {deletion_time}; until then: nousctl session restore {id}"
     elif payload["deleted"]:
         yield f"{payload['session_id']} deleted"
     else:

@@ -36,8 +36,8 @@ def age(moment: str, until: str | None = None) -> str:
     time unchanged.
     """
     try:
-        then = datetime.fromisoformat(moment).astimezone()
+        time = datetime.fromisoformat(moment).astimezone()
         end = datetime.now(UTC) if until is None else datetime.fromisoformat(until)
     except ValueError:
         return moment
-    return duration((end.astimezone() - then).total_seconds())
+    return duration((end.astimezone() - time).total_seconds())

@@ -142,9 +142,9 @@ def render_questions(payload: Payload) -> Iterator[str]:
 def question_lines(question: Payload) -> list[str]:
     """Return the lines that show one question and the numbers of its options."""
     header = f"[{question['header']}] " if question.get("header") else ""
-    several = " (several, with commas)" if question.get("multiple") else ""
+    multiple = " (several, with commas)" if question.get("multiple") else ""
     return [
-        f"{header}{question['question']}{several}",
+        f"{header}{question['question']}{multiple}",
         *(
             f"  {number} {option['label']}" + _format_description(option)
             for number, option in enumerate(question.get("options", ()), 1)

@@ -44,10 +44,10 @@ def _state(row: Payload) -> str:
         of = f", a branch of {row['parent_id']}" if "parent_id" in row else ""
     archived = ", archived" if row["archived"] else ""
     unread = ", unread" if row.get("unread") else ""
-    ends = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""
+    deletion = f", deleted at {local_time(row['delete_at'])}" if "delete_at" in row else ""
     runtime = f", runs by {row['runtime']}" if "runtime" in row else ""
     runtime += f" for {row['runtime_namespace']}" if "runtime_namespace" in row else ""
-    return f"{row['run_state']}{name}{source}{of}{runtime}{unread}{archived}{ends}"
+    return f"{row['run_state']}{name}{source}{of}{runtime}{unread}{archived}{deletion}"
 
 
 def render_session_record(payload: Payload) -> Iterator[str]:

@@ -95,13 +95,13 @@ def _shell() -> str:
     )
 
 
-def _build_result(ran: ProcessResult) -> ToolResult:
-    ended = ran.ended
+def _build_result(result: ProcessResult) -> ToolResult:
+    ended = result.ended
     if ended.failure is not None:
         raise ToolError(f"bash_failed: the command {ended.failure}")
-    if ran.cut_off is not None:
-        return ran.to_tool_result("(no output)", f"Command {ran.cut_off}")
-    return ran.to_tool_result(
+    if result.cut_off is not None:
+        return result.to_tool_result("(no output)", f"Command {result.cut_off}")
+    return result.to_tool_result(
         "(no output)", f"Command exited with code {ended.code}" if ended.code else None
     )
 

@@ -34,7 +34,7 @@ class Find(msgspec.Struct, frozen=True):
 
 
 async def _find(args: Find, context: ToolContext) -> ToolResult:
-    return await search("find", msgspec.to_builtins(args), context, nothing="No files found.")
+    return await search("find", msgspec.to_builtins(args), context, empty_text="No files found.")
 
 
 FIND = builtin(

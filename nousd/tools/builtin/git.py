@@ -134,12 +134,12 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
         is_read_only=not changes,
     )
     closed = await _find_denied(args, line, context)
-    without = tuple(f":(exclude,literal){name}" for name in closed)
-    ran = await run_command(
-        msgspec.structs.replace(line, argv=(*line.argv, *without)),
+    exclusions = tuple(f":(exclude,literal){name}" for name in closed)
+    result = await run_command(
+        msgspec.structs.replace(line, argv=(*line.argv, *exclusions)),
         context,
     )
-    return _build_result(ran, len(closed))
+    return _build_result(result, len(closed))
 
 
 async def _find_denied(args: Git, line: Command, context: ToolContext) -> tuple[str, ...]:
@@ -159,8 +159,8 @@ async def _find_denied(args: Git, line: Command, context: ToolContext) -> tuple[
             "git_failed: rules close files to reading, and it cannot be told which of the changed"
             f" ones: {output[:_OUTPUT_CHARS_SHOWN]}"
         )
-    skipped = _STATE_CHARS if args.subcommand == "status" else 0
-    found = (entry[skipped:].rstrip("/") for entry in output.split("\0")[:-1])
+    prefix_chars = _STATE_CHARS if args.subcommand == "status" else 0
+    found = (entry[prefix_chars:].rstrip("/") for entry in output.split("\0")[:-1])
     restrictions = context.path_sandbox.restrictions
     closed = tuple(name for name in found if restrictions.close_to_reading(tuple(name.split("/"))))
     if len(closed) > CLOSED_MAX:
@@ -191,11 +191,13 @@ def _list_worktree_paths(args: Git, context: ToolContext) -> tuple[Path, ...]:
     return ()
 
 
-def _build_result(ran: ProcessResult, left_out: int) -> ToolResult:
-    if ran.ended.failure is not None:
-        raise ToolError(f"git_failed: git {ran.ended.failure}")
+def _build_result(result: ProcessResult, left_out: int) -> ToolResult:
+    if result.ended.failure is not None:
+        raise ToolError(f"git_failed: git {result.ended.failure}")
     closed = f"[left out, because rules close them to reading: {left_out}]" if left_out else None
-    return ran.to_tool_result("(nothing)", closed, f"git {ran.cut_off}" if ran.cut_off else None)
+    return result.to_tool_result(
+        "(nothing)", closed, f"git {result.cut_off}" if result.cut_off else None
+    )
 
 
 def _program() -> str:

@@ -53,7 +53,7 @@ class Grep(msgspec.Struct, frozen=True):
 
 async def _grep(args: Grep, context: ToolContext) -> ToolResult:
     request = {field: getattr(args, field) for field in args.__struct_fields__}
-    return await search("grep", request, context, nothing="No matches found.")
+    return await search("grep", request, context, empty_text="No matches found.")
 
 
 GREP = builtin(

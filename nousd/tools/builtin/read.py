@@ -136,15 +136,15 @@ def _is_cut(page: Page, args: Read) -> bool:
 
 def _whole(file: BinaryIO, buffered: bytes, lines_max: int | None, secrets: Secrets) -> bytes:
     """Return the requested lines, up to ``KEPT_BYTES_MAX``, with no part of a secret at the cut."""
-    without = secrets.stream()
-    data = bytearray(without.feed(buffered))
+    redactor = secrets.stream()
+    data = bytearray(redactor.feed(buffered))
     while len(data) < KEPT_BYTES_MAX:
         trio.from_thread.check_cancelled()
         chunk = file.read(_CHUNK_BYTES)
         if not chunk:
-            data += without.finish()
+            data += redactor.finish()
             break
-        data += without.feed(chunk)
+        data += redactor.feed(chunk)
     content = bytes(data[:KEPT_BYTES_MAX])
     return content if lines_max is None else b"\n".join(content.split(b"\n", lines_max)[:lines_max])
 

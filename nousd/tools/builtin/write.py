@@ -25,8 +25,8 @@ class Write(msgspec.Struct, frozen=True):
 
 
 async def _write(args: Write, context: ToolContext) -> ToolResult:
-    written = await trio.to_thread.run_sync(_put, context.path_sandbox, args, limiter=WRITING)
-    return ToolResult(text=f"Wrote {written} bytes to {format_given(args.path)}.")
+    bytes_written = await trio.to_thread.run_sync(_put, context.path_sandbox, args, limiter=WRITING)
+    return ToolResult(text=f"Wrote {bytes_written} bytes to {format_given(args.path)}.")
 
 
 def _put(path_sandbox: PathSandbox, args: Write) -> int:

@@ -50,8 +50,8 @@ def common_strip(names: Names) -> int:
     ``b/``; otherwise 0.
     """
     if names.old is None or names.new is None:
-        only = names.new or names.old or ""
-        return int(only.startswith("b/" if names.old is None else "a/"))
+        only_name = names.new or names.old or ""
+        return int(only_name.startswith("b/" if names.old is None else "a/"))
     old, new = (name.partition("/")[2] for name in (names.old, names.new))
     return int(names.old != names.new and old == new != "")
 

@@ -26,24 +26,24 @@ class PatchedText(NamedTuple):
 
 
 def apply_hunks(
-    text: str, hunks: Sequence[Hunk], between: Callable[[], object] = lambda: None
+    text: str, hunks: Sequence[Hunk], checkpoint: Callable[[], object] = lambda: None
 ) -> PatchedText:
     """Return the text with all hunks applied, in order.
 
     Args:
-        between: called before each hunk, because searching its position reads the whole text.
+        checkpoint: called before each hunk, because searching its position reads the whole text.
 
     Raises:
         ToolError: ``the hunk of line <n> ...``: a hunk does not match, or matches at several positions.
     """
     failure: ToolError | None = None
-    for before, rest, readable in _readings(text, hunks):
+    for bom, rest, readable in _readings(text, hunks):
         try:
-            patched = _apply_reading(rest, readable, between)
+            patched = _apply_reading(rest, readable, checkpoint)
         except ToolError as error:
             failure = failure or error
         else:
-            return patched._replace(text=before + patched.text)
+            return patched._replace(text=bom + patched.text)
     assert failure is not None
     raise failure
 
@@ -52,11 +52,11 @@ def _readings(text: str, hunks: Sequence[Hunk]) -> Iterator[tuple[str, str, Sequ
     """Yield the interpretations of text and hunks, unchanged first, as (prefix, rest of the text,
     hunks). The prefix is empty or a byte order mark, which models do not see.
     """
-    for before in ("", _BOM) if text.startswith(_BOM) else ("",):
-        rest = text.removeprefix(before)
-        yield before, rest, hunks
+    for bom in ("", _BOM) if text.startswith(_BOM) else ("",):
+        rest = text.removeprefix(bom)
+        yield bom, rest, hunks
         if rest.count("\r\n") * 2 > rest.count("\n"):
-            yield before, rest, [_with_crlf(hunk) for hunk in hunks]
+            yield bom, rest, [_with_crlf(hunk) for hunk in hunks]
 
 
 def _with_crlf(hunk: Hunk) -> Hunk:
@@ -67,19 +67,21 @@ def _with_crlf(hunk: Hunk) -> Hunk:
     return hunk._replace(old=old, new=new)
 
 
-def _apply_reading(text: str, hunks: Sequence[Hunk], between: Callable[[], object]) -> PatchedText:
+def _apply_reading(
+    text: str, hunks: Sequence[Hunk], checkpoint: Callable[[], object]
+) -> PatchedText:
     pieces: list[str] = []
     cursor, line, drift, moved = 0, 1, 0, 0
     for hunk in hunks:
-        between()
+        checkpoint()
         old = "".join(hunk.old)
         expected = _offset(text, cursor, hunk.start + drift - line)
-        at = _place(text, cursor, hunk, old, expected)
-        line += text.count("\n", cursor, at)
+        position = _place(text, cursor, hunk, old, expected)
+        line += text.count("\n", cursor, position)
         moved += line != hunk.start + drift and bool(old)
         drift = line - hunk.start if old else drift
-        pieces += [text[cursor:at], *hunk.new]
-        cursor = at + len(old)
+        pieces += [text[cursor:position], *hunk.new]
+        cursor = position + len(old)
         line += old.count("\n")
     return PatchedText("".join([*pieces, text[cursor:]]), moved)
 
@@ -120,18 +122,18 @@ def _places(text: str, cursor: int, old: str) -> Iterator[int]:
     """Yield the positions of the old lines, from ``cursor`` on."""
     if cursor == 0 and _fits(text, old, 0):
         yield 0
-    at = text.find("\n" + old, max(cursor - 1, 0))
-    while at >= 0:
-        if _fits(text, old, at + 1):
-            yield at + 1
-        at = text.find("\n" + old, at + 1)
+    position = text.find("\n" + old, max(cursor - 1, 0))
+    while position >= 0:
+        if _fits(text, old, position + 1):
+            yield position + 1
+        position = text.find("\n" + old, position + 1)
 
 
-def _fits(text: str, old: str, at: int) -> bool:
-    """Return whether the old lines are at position ``at``, as whole lines."""
-    is_start = at == 0 or text[at - 1] == "\n"
-    is_end = old.endswith("\n") or at + len(old) == len(text)
-    return is_start and is_end and text.startswith(old, at)
+def _fits(text: str, old: str, position: int) -> bool:
+    """Return whether the old lines are at ``position``, as whole lines."""
+    is_start = position == 0 or text[position - 1] == "\n"
+    is_end = old.endswith("\n") or position + len(old) == len(text)
+    return is_start and is_end and text.startswith(old, position)
 
 
 def _difference(text: str, hunk: Hunk, expected: int | None) -> str:

@@ -84,11 +84,11 @@ class _Reader:
     def __init__(self, lines: list[str], strip: int | None) -> None:
         self._lines = lines
         self._strip = strip
-        self._at = 0
+        self._index = 0
 
     def files(self) -> list[FileDiff]:
         files = []
-        while self._at < len(self._lines):
+        while self._index < len(self._lines):
             line = self._line()
             if line.startswith("diff --git "):
                 files.append(self._git_file())
@@ -98,13 +98,13 @@ class _Reader:
                 raise self._fault("a hunk without a file: --- and +++ lines are missing")
             else:
                 self._refuse_binary()
-                self._at += 1
+                self._index += 1
         return files
 
     # --- files -------------------------------------------------------------------------------
 
     def _plain_file(self) -> FileDiff:
-        line = self._at + 1
+        line = self._index + 1
         names = self._names()
         strip = common_strip(names) if self._strip is None else self._strip
         old, new = (self._path(name, strip) for name in names)
@@ -120,9 +120,9 @@ class _Reader:
         return FileDiff(line, old, new, hunks)
 
     def _git_file(self) -> FileDiff:
-        line = self._at + 1
+        line = self._index + 1
         header = git_names(self._line().removeprefix("diff --git "))
-        self._at += 1
+        self._index += 1
         headers = self._git_headers()
         self._refuse_binary()
         moved = parse_moved_names(headers)
@@ -131,11 +131,11 @@ class _Reader:
         if moved is not None:
             old, new = (self._path(name, (self._strip or 1) - 1) for name in moved)
         else:
-            both = names or header
-            if both is None:
+            either = names or header
+            if either is None:
                 raise self._fault("the names of the file cannot be told apart", line)
-            strip = common_strip(header or both) if self._strip is None else self._strip
-            old, new = (self._path(name, strip) for name in both)
+            strip = common_strip(header or either) if self._strip is None else self._strip
+            old, new = (self._path(name, strip) for name in either)
         if "new file mode" in headers:
             old = None
         if "deleted file mode" in headers:
@@ -157,13 +157,13 @@ class _Reader:
 
     def _git_headers(self) -> dict[str, str]:
         headers: dict[str, str] = {}
-        while self._at < len(self._lines):
+        while self._index < len(self._lines):
             line = self._line()
             key = next((key for key in _GIT_HEADERS if line.startswith(key + " ")), None)
             if key is None:
                 break
             headers[key] = line[len(key) + 1 :]
-            self._at += 1
+            self._index += 1
         return headers
 
     def _refuse_special(self, line: int, headers: dict[str, str]) -> None:
@@ -172,7 +172,7 @@ class _Reader:
                 raise self._fault(f"{key} {mode}: only regular files can be patched", line)
 
     def _refuse_binary(self) -> None:
-        line = self._line() if self._at < len(self._lines) else ""
+        line = self._line() if self._index < len(self._lines) else ""
         if line == "GIT binary patch" or (
             line.startswith("Binary files ") and line.endswith(" differ")
         ):
@@ -182,7 +182,7 @@ class _Reader:
 
     def _at_names(self) -> bool:
         """Return whether the two lines with a file's names follow."""
-        here = self._lines[self._at : self._at + 2]
+        here = self._lines[self._index : self._index + 2]
         return len(here) == 2 and here[0].startswith("--- ") and here[1].startswith("+++ ")
 
     def _names(self) -> Names:
@@ -191,19 +191,19 @@ class _Reader:
             name, _tab, stamp = self._line()[4:].partition("\t")
             is_absent = name == _DEV_NULL or _BEFORE_ALL_TIME.match(stamp)
             names.append(None if is_absent else unquote(name))
-            self._at += 1
+            self._index += 1
         if names == [None, None]:
-            raise self._fault("neither name is a file's", self._at - 1)
+            raise self._fault("neither name is a file's", self._index - 1)
         return Names(*names)
 
     def _names_of(self, file: Names | None) -> Names | None:
         """Read the two names if they follow and belong to this file; otherwise another file begins."""
-        begin = self._at
+        begin = self._index
         names = self._names() if self._at_names() else None
         if names is not None and file is not None:
             for name, own in zip(names, file, strict=True):
                 if name is not None and own is not None and not name.endswith(own):
-                    self._at = begin
+                    self._index = begin
                     return None
         return names
 
@@ -220,7 +220,7 @@ class _Reader:
 
     def _hunks(self) -> tuple[Hunk, ...]:
         hunks = []
-        while self._at < len(self._lines) and self._line().startswith("@@"):
+        while self._index < len(self._lines) and self._line().startswith("@@"):
             hunks.append(self._hunk())
             self._refuse_more()
         self._refuse_more()
@@ -230,30 +230,30 @@ class _Reader:
         header = _HUNK.fullmatch(self._line())
         if header is None:
             raise self._fault("a hunk begins with @@ -<line>,<count> +<line>,<count> @@")
-        line = self._at + 1
-        self._at += 1
+        line = self._index + 1
+        self._index += 1
         start, old_count, _, new_count = (
             1 if number is None else int(number) for number in header.groups()
         )
         body = _Body(old_count, new_count)
         while not body.is_whole or self._at_marker():
-            if self._at == len(self._lines):
+            if self._index == len(self._lines):
                 raise self._fault(f"its end is missing: {body.missing}", line)
-            if not body.take(self._lines[self._at]):
+            if not body.take(self._lines[self._index]):
                 raise self._fault(
                     f"no line of a hunk; the hunk of line {line} needs {body.missing}"
                 )
-            self._at += 1
+            self._index += 1
         if not body.ends_well:
             raise self._fault("a line without a newline is not the last one", line)
         return Hunk(line, start, tuple(body.old), tuple(body.new), body.added, body.removed)
 
     def _at_marker(self) -> bool:
-        return self._at < len(self._lines) and self._lines[self._at].startswith("\\ ")
+        return self._index < len(self._lines) and self._lines[self._index].startswith("\\ ")
 
     def _refuse_more(self) -> None:
         """Raise ToolError if a line of the previous hunk follows that exceeds the hunk's counts."""
-        line = self._lines[self._at] if self._at < len(self._lines) else ""
+        line = self._lines[self._index] if self._index < len(self._lines) else ""
         is_signature = line.rstrip() == "--"
         if line[:1] in {"+", "-", " "} and not is_signature and not self._at_names():
             raise self._fault("a line of no hunk: the one before says that it has fewer")
@@ -262,10 +262,10 @@ class _Reader:
 
     def _line(self) -> str:
         """Return the current line as a header, without a CR."""
-        return self._lines[self._at].removesuffix("\r")
+        return self._lines[self._index].removesuffix("\r")
 
     def _fault(self, reason: str, line: int | None = None) -> ToolError:
-        return ToolError(f"patch_failed: line {line or self._at + 1}: {reason}")
+        return ToolError(f"patch_failed: line {line or self._index + 1}: {reason}")
 
 
 class _Body:

@@ -85,12 +85,12 @@ def _is_unlinked(name: str, folder: int) -> bool:
 @contextmanager
 def _open_folder(name: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
     """Open a folder, even if its mode denies its owner all access."""
-    place = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)
+    descriptor = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)
     try:
-        os.chmod(f"/proc/self/fd/{place}", 0o700)
+        os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
         folder = os.open(name, _FOLDER, dir_fd=parent)
     finally:
-        os.close(place)
+        os.close(descriptor)
     try:
         yield folder
     finally:

@@ -47,36 +47,38 @@ def change_files(path_sandbox: PathSandbox, changes: Sequence[Change]) -> None:
     path_sandbox.restrictions.require_unobeyed(
         {change.parts: None if change.after is None else change.after.data for change in changes}
     )
-    lost: list[str] = []
+    unrestored: list[str] = []
     try:
-        with ExitStack() as made, ExitStack() as staging, ExitStack() as undo:
-            staged = [_stage_change(path_sandbox, change, made, staging) for change in changes]
+        with ExitStack() as created_folders, ExitStack() as staging, ExitStack() as undo:
+            staged = [
+                _stage_change(path_sandbox, change, created_folders, staging) for change in changes
+            ]
             for change, file in zip(changes, staged, strict=True):
                 # Registered first, because the file may be in place even if moving it fails.
-                undo.callback(_take_back, path_sandbox, change, lost)
+                undo.callback(_take_back, path_sandbox, change, unrestored)
                 _put(path_sandbox, change, file)
             undo.pop_all()
-            made.pop_all()
+            created_folders.pop_all()
     except (OSError, ToolError) as error:
-        if not lost:
+        if not unrestored:
             raise
         reason = error.strerror if isinstance(error, OSError) else error
         raise ToolError(
-            f"patch_failed: {reason}; these files could not be put back: {', '.join(lost)}"
+            f"patch_failed: {reason}; these files could not be put back: {', '.join(unrestored)}"
         ) from error
 
 
 def _stage_change(
-    path_sandbox: PathSandbox, change: Change, made: ExitStack, staging: ExitStack
+    path_sandbox: PathSandbox, change: Change, created_folders: ExitStack, staging: ExitStack
 ) -> StagedFile | None:
     """Prepare a change as far as possible before anything changes; return the staged file.
 
     Args:
-        made: gets callbacks that remove the directories that are created.
+        created_folders: gets callbacks that remove the directories that are created.
         staging: gets a callback that discards the staged file if it was not put into place.
     """
     for folder in _missing_folders(path_sandbox, change):
-        made.callback(_remove_folder, path_sandbox, folder)
+        created_folders.callback(_remove_folder, path_sandbox, folder)
     makes = change.after is not None
     with path_sandbox.locate_real(change.parts, create_parents=makes) as resolved:
         old = writable(resolved)
@@ -100,7 +102,7 @@ def _put(path_sandbox: PathSandbox, change: Change, file: StagedFile | None) -> 
         sync_folder(resolved)
 
 
-def _take_back(path_sandbox: PathSandbox, change: Change, lost: list[str]) -> None:
+def _take_back(path_sandbox: PathSandbox, change: Change, unrestored: list[str]) -> None:
     try:
         with path_sandbox.locate_real(change.parts) as resolved:
             if change.before is None:
@@ -111,7 +113,7 @@ def _take_back(path_sandbox: PathSandbox, change: Change, lost: list[str]) -> No
             with stage_file(resolved, before.data, resolved.status(), mode=before.mode) as file:
                 file.put(resolved)
     except (OSError, ToolError):
-        lost.append("/".join(change.parts))
+        unrestored.append("/".join(change.parts))
 
 
 def _missing_folders(path_sandbox: PathSandbox, change: Change) -> Iterator[Parts]:

@@ -329,13 +329,13 @@ class PathSandbox:
         Raises:
             ToolError: it is absolute and outside of the workspace, and no path may lead outside.
         """
-        pure = PurePosixPath(path)
-        if not pure.is_absolute():
-            return list(pure.parts)
+        pure_path = PurePosixPath(path)
+        if not pure_path.is_absolute():
+            return list(pure_path.parts)
         if self.opened is not None:
-            return list(pure.parts[1:])
+            return list(pure_path.parts[1:])
         # POSIX allows "//" at the beginning to differ from "/"; on Linux they are the same.
-        inside = self._inside(("/", *pure.parts[1:]))
+        inside = self._inside(("/", *pure_path.parts[1:]))
         if inside is None:
             raise make_outside_error(given_path)
         return list(inside)

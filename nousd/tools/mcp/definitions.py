@@ -115,9 +115,9 @@ def _definition(
     spec: ServerSpec, name: str, tool: OfferedTool, redact: Callable[[str], str]
 ) -> Definition:
     schema = expressible({**tool.schema, "type": "object"}, nearest)
-    written = json.dumps(schema)
-    if redact(written) != written:
-        schema = json.loads(redact(written))
+    schema_json = json.dumps(schema)
+    if redact(schema_json) != schema_json:
+        schema = json.loads(redact(schema_json))
     description = redact(tool.description)[:MCP_DESCRIPTION_CHARS_MAX]
     definition = {
         "server": spec.identity,

@@ -170,8 +170,8 @@ class AwaitedAnswer:
         self._is_given_up = False
         self._wait_scope = trio.CancelScope()
 
-    async def wait(self, coming: Awaitable[_T]) -> _T:
-        """Return the result of ``coming``, a part of the answer.
+    async def wait(self, awaitable: Awaitable[_T]) -> _T:
+        """Return the result of ``awaitable``, a part of the answer.
 
         Raises:
             SSEError: the answer was given up.
@@ -179,7 +179,7 @@ class AwaitedAnswer:
         with trio.CancelScope() as self._wait_scope:
             if self._is_given_up:
                 self._wait_scope.cancel()
-            return await coming
+            return await awaitable
         raise httpx2.SSEError("the call was cancelled")
 
     def give_up(self) -> None:

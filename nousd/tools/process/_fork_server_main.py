@@ -219,16 +219,16 @@ def _read(descriptor: int) -> supervisor.Job:
     return job
 
 
-def _move_descriptor(descriptor: int, least: int) -> int:
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+def _move_descriptor(descriptor: int, minimum: int) -> int:
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, minimum)
     os.close(descriptor)
     return moved
 
 
 def _place(descriptors: Sequence[int], places: Sequence[Sequence[int]]) -> None:
     """Give each descriptor the numbers that the job states, and no other."""
-    beyond = 1 + max(number for numbers in places for number in numbers)
-    moved = [_move_descriptor(descriptor, beyond) for descriptor in descriptors]
+    first_free = 1 + max(number for numbers in places for number in numbers)
+    moved = [_move_descriptor(descriptor, first_free) for descriptor in descriptors]
     for descriptor, numbers in zip(moved, places, strict=True):
         for number in numbers:
             os.dup2(descriptor, number)

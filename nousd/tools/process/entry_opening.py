@@ -169,9 +169,9 @@ def _make_file(entry: Entry, flags: int, mode: int, call: Call) -> Answer:
     if mode & stat.S_ISUID:
         raise error(errno.EPERM)
     call.take_umask()
-    making = flags | EXCLUSIVE | os.O_NOFOLLOW | os.O_CLOEXEC
+    creation_flags = flags | EXCLUSIVE | os.O_NOFOLLOW | os.O_CLOEXEC
     parent = entry.folder.descriptor
-    return _build_answer(os.open(entry.name, making, mode & 0o7777, dir_fd=parent), flags)
+    return _build_answer(os.open(entry.name, creation_flags, mode & 0o7777, dir_fd=parent), flags)
 
 
 def _build_answer(descriptor: int, flags: int) -> Answer:

@@ -84,14 +84,14 @@ class ProcessResult(msgspec.Struct, frozen=True, kw_only=True):
         facts = self.result.sandbox
         return f"the limit {name} of {facts.limits[name]}" if facts else f"the limit {name}"
 
-    def to_tool_result(self, nothing: str, *notes: str | None) -> ToolResult:
+    def to_tool_result(self, empty_text: str, *notes: str | None) -> ToolResult:
         """Return the text for the model: output, remarks, and then the notes.
 
         Args:
-            nothing: the text instead of an empty output.
+            empty_text: the text instead of an empty output.
         """
         remarks = [f"[{remark}]" for remark in self.remarks]
-        text = "\n\n".join([self.result.text or nothing, *remarks, *filter(None, notes)])
+        text = "\n\n".join([self.result.text or empty_text, *remarks, *filter(None, notes)])
         return msgspec.structs.replace(self.result, text=text, is_error=self.is_error)
 
 

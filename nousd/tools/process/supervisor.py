@@ -310,7 +310,7 @@ class _Outputs:
 
     def __init__(self) -> None:
         self._ready = select.epoll()
-        self._takers: dict[int, OnOutput] = {}
+        self._callbacks: dict[int, OnOutput] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -325,12 +325,12 @@ class _Outputs:
         theirs.callback(os.close, write_end)
         os.set_blocking(output, False)
         self._ready.register(output, select.EPOLLIN)
-        self._takers[output] = on_output
+        self._callbacks[output] = on_output
         return write_end
 
     async def pass_on(self, wait_room: WaitRoom) -> None:
         """Pass on output until every pipe has ended; read nothing while there is no room."""
-        while self._takers:
+        while self._callbacks:
             await trio.lowlevel.wait_readable(self._ready)
             self._pass_on_ready()
             await wait_room()
@@ -347,10 +347,10 @@ class _Outputs:
         for output, _ in ready:
             chunk = os.read(output, _READ_BYTES)
             if chunk:
-                self._takers[output](chunk)
+                self._callbacks[output](chunk)
             else:
                 self._ready.unregister(output)
-                del self._takers[output]
+                del self._callbacks[output]
         return bool(ready)
 
 

@@ -433,15 +433,15 @@ class Process:
         self.pages = int(facts[21])
 
 
-def descendants(root: int, spared: Collection[int] = ()) -> Iterator[Process]:
-    """Yield all processes below ``root``, except the spared ones and those below them."""
+def descendants(root: int, excluded: Collection[int] = ()) -> Iterator[Process]:
+    """Yield all processes below ``root``, except the excluded ones and those below them."""
     children: dict[int, list[Process]] = {}
     for process in _processes():
         children.setdefault(process.parent, []).append(process)
     ahead = list(children.get(root, ()))
     while ahead:
         found = ahead.pop()
-        if found.id not in spared:
+        if found.id not in excluded:
             yield found
             ahead.extend(children.get(found.id, ()))
 

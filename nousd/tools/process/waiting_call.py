@@ -176,8 +176,8 @@ class OpenDescriptor:
         if start is None:
             self._descriptor = os.open(path, flags)
             return
-        how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_MAGICLINKS | resolving)
-        self._descriptor = check_result(LIBC.syscall(OPENAT2, start, path, how, len(how)))
+        open_how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_MAGICLINKS | resolving)
+        self._descriptor = check_result(LIBC.syscall(OPENAT2, start, path, open_how, len(open_how)))
 
     def __enter__(self) -> int:
         return self._descriptor

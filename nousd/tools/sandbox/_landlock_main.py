@@ -99,8 +99,10 @@ def _open_path(path: str, *, is_plain: bool) -> int:
     flags = os.O_PATH | os.O_CLOEXEC
     if not is_plain:
         return os.open(path, flags)
-    how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_SYMLINKS)
-    return _check_result(_LIBC.syscall(OPENAT2, AT_FDCWD, os.fsencode(path), how, len(how)))
+    open_how = struct.pack("=QQQ", flags, 0, RESOLVE_NO_SYMLINKS)
+    return _check_result(
+        _LIBC.syscall(OPENAT2, AT_FDCWD, os.fsencode(path), open_how, len(open_how))
+    )
 
 
 def _drop_capabilities() -> None:

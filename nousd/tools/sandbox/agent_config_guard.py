@@ -66,14 +66,14 @@ class AgentConfigGuard:
 
     def _set_aside(self, path: Path) -> str:
         name = path.relative_to(self._folder)
-        aside = f"set-aside.{os.urandom(4).hex()}.{path.name}"
+        new_name = f"set-aside.{os.urandom(4).hex()}.{path.name}"
         try:
             with hold_folder(path.parent) as folder:
-                os.rename(path.name, aside, src_dir_fd=folder, dst_dir_fd=folder)
+                os.rename(path.name, new_name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             return f"{name} was made by the command and could not be set aside: {error.strerror}"
         return (
-            f"{name} is a file that agents and tools obey; made by a command, it is now {aside}."
+            f"{name} is a file that agents and tools obey; made by a command, it is now {new_name}."
             " Ask for it with a file tool."
         )
 
@@ -85,5 +85,6 @@ def _patterns(names: tuple[str, ...]) -> dict[PurePath, re.Pattern[str]]:
     for path in map(PurePath, names):
         patterns[path.parent].append(fnmatch.translate(path.name))
     return {
-        parent: re.compile("|".join(several), re.IGNORECASE) for parent, several in patterns.items()
+        parent: re.compile("|".join(alternatives), re.IGNORECASE)
+        for parent, alternatives in patterns.items()
     }

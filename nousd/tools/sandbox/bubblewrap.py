@@ -107,8 +107,8 @@ class Bubblewrap:
             left = stack.enter_context(watch_traps(places.traps))
             try:
                 stack.enter_context(_report_replaced(request.workdir, closed, remarks))
-                if places.watched is not None:
-                    stack.enter_context(places.watched.set_aside_new_files(remarks))
+                if places.config_guard is not None:
+                    stack.enter_context(places.config_guard.set_aside_new_files(remarks))
                 stack.enter_context(restore_links(_links(places)))
                 placeholders = stack.enter_context(self._placeholders.provide(_makeable(closed)))
                 roots = lay_out(closed, placeholders)

@@ -193,8 +193,8 @@ class Search:
         walk, hidden, is_missing = self._find_hidden(workdir, patterns, known, shown)
         if is_missing and not may_miss:
             raise ToolError(f"sandbox_failed: {UNFOUND}")
-        still = [path for path in known.paths if _is_still(workdir, path, patterns)]
-        protected = tuple(dict.fromkeys((*still, *walk.protected)))
+        existing = [path for path in known.paths if _is_still(workdir, path, patterns)]
+        protected = tuple(dict.fromkeys((*existing, *walk.protected)))
         known.paths = protected[:PROTECTED_MAX]
         return ClosedByRules(
             hidden=tuple(hidden[:HIDDEN_MAX]),
@@ -368,9 +368,9 @@ class _Walk:
         self._remembered.keep(folder, listing.stamp, is_obeyed, found)
         return found
 
-    def _look_at(self, path: str, into: _Content, *, is_folder: bool, is_obeyed: bool) -> None:
+    def _look_at(self, path: str, content: _Content, *, is_folder: bool, is_obeyed: bool) -> None:
         if self._patterns.hides(path):
-            into.hidden.append(path)
+            content.hidden.append(path)
             return
         name = _name(path)
         names = self._patterns.names
@@ -379,11 +379,11 @@ class _Walk:
             is_obeyed = os.path.islink(self._workdir / path)  # noqa: PTH114 - accepts any folder
         is_closed = self._patterns.protects(path)
         if is_obeyed and (is_closed or not is_folder):
-            into.named.append(path)
+            content.named.append(path)
         if is_closed:
-            into.protected.append(path)
+            content.protected.append(path)
         elif is_folder:
-            into.ahead.append((path, is_obeyed))
+            content.ahead.append((path, is_obeyed))
 
 
 def _name(path: str) -> str:
@@ -394,8 +394,8 @@ def _collect_found(
     workdir: Path, patterns: _ScanPatterns, known: _KnownScan, walk: _Walk
 ) -> FoundFiles:
     """Return the findings of a walk, and those of earlier walks that still exist."""
-    still = [path for path in known.repositories if is_repository(workdir / path)]
-    known.repositories = tuple(dict.fromkeys((*still, *walk.repositories)))[:PROTECTED_MAX]
+    existing = [path for path in known.repositories if is_repository(workdir / path)]
+    known.repositories = tuple(dict.fromkeys((*existing, *walk.repositories)))[:PROTECTED_MAX]
     of_git = [path for path in (*known.paths, *walk.named) if _name(path).lower() == ".git"]
     named = [path for path in known.paths if patterns.names.are_obeyed(path, _name(path))]
     return FoundFiles(

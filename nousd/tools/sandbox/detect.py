@@ -139,8 +139,8 @@ def _trial(sandbox: Sandbox) -> Finding:
         reason = f"a program that does nothing did not end within {TRIAL_SECONDS:g} seconds"
     except (OSError, ToolError) as error:
         reason = str(error)
-    usable = sandbox if not reason else None
-    return Finding(name=sandbox.name, sandbox=usable, reason=reason[:REASON_CHARS_MAX])
+    working = sandbox if not reason else None
+    return Finding(name=sandbox.name, sandbox=working, reason=reason[:REASON_CHARS_MAX])
 
 
 def _reason_against(sandbox: Sandbox, folder: Path) -> str:

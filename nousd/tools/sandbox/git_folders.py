@@ -184,10 +184,10 @@ def _configs_of_user() -> tuple[Path, ...]:
     to each, and the files may be links into a workspace.
     """
     home = os.path.expanduser("~")  # noqa: PTH111 - accepts a user without a home
-    own = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
-    git = f"{own}/git"
-    several = ("/etc/gitconfig", f"{home}/.gitconfig", f"{git}/config", f"{git}/attributes")
-    return tuple(map(Path, filter(os.path.lexists, several)))
+    config_home = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    git = f"{config_home}/git"
+    configs = ("/etc/gitconfig", f"{home}/.gitconfig", f"{git}/config", f"{git}/attributes")
+    return tuple(map(Path, filter(os.path.lexists, configs)))
 
 
 def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, bool]], bool]:
@@ -216,8 +216,8 @@ def _programs_in(config: str, tops: Sequence[Path]) -> tuple[list[Path], bool]:
     it is a branch or a name.
     """
     values = (filter(None, _BETWEEN_WORDS.split(line)) for line in _VALUE.findall(config))
-    several = (list(words) for words in values)
-    words = dict.fromkeys(word for each in several for word in each if each[1:] or "/" in word)
+    word_lists = (list(words) for words in values)
+    words = dict.fromkeys(word for each in word_lists for word in each if each[1:] or "/" in word)
     folders = [str(top) for top in tops]
     named = [
         os.path.join(folder, word)  # noqa: PTH118 - up to _WORDS_MAX times
@@ -241,8 +241,8 @@ def _links_in(folder: Path) -> Iterator[Path]:
 
 def _first(paths: Iterator[Path], count_max: int) -> tuple[list[Path], bool]:
     """Return the first ``count_max`` paths, and whether there are more."""
-    some = list(islice(paths, count_max + 1))
-    return some[:count_max], len(some) > count_max
+    first = list(islice(paths, count_max + 1))
+    return first[:count_max], len(first) > count_max
 
 
 def _is_link(path: Path) -> bool:

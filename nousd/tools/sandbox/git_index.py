@@ -67,33 +67,33 @@ def _entries(
     Raises:
         IndexError, ValueError: it is not an index of this version.
     """
-    at = _HEADER.size
+    offset = _HEADER.size
     path = b""
     for _ in range(count):
-        began = at
-        at += _STATUS_BYTES
-        content = data[at : at + name_bytes]
-        at += name_bytes
-        is_extended = data[at] << 8 & _EXTENDED
-        at += 4 if is_extended else 2
+        began = offset
+        offset += _STATUS_BYTES
+        content = data[offset : offset + name_bytes]
+        offset += name_bytes
+        is_extended = data[offset] << 8 & _EXTENDED
+        offset += 4 if is_extended else 2
         if version >= _OWN_SIZES:
-            left_out, at = _number(data, at)
+            left_out, offset = _number(data, offset)
             path = path[: len(path) - left_out]
         else:
             path = b""
-        end = data.index(b"\0", at)
-        path += data[at:end]
+        end = data.index(b"\0", offset)
+        path += data[offset:end]
         yield path, content
-        at = end + 1 if version >= _OWN_SIZES else began + ((end - began + 8) & ~7)
+        offset = end + 1 if version >= _OWN_SIZES else began + ((end - began + 8) & ~7)
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def _number(data: bytes, offset: int) -> tuple[int, int]:
     """Return a number of variable length, and the offset of its end."""
-    value = data[at] & 127
-    while data[at] & 128:
-        at += 1
-        value = (value + 1 << 7) + (data[at] & 127)
-    return value, at + 1
+    value = data[offset] & 127
+    while data[offset] & 128:
+        offset += 1
+        value = (value + 1 << 7) + (data[offset] & 127)
+    return value, offset + 1
 
 
 def is_read_instead(file: Path) -> bool:

@@ -230,7 +230,9 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
     # Waiting calls cost time: if every folder can be opened as a whole, none has to wait.
     makes_entries = sender >= 0 and bool(parted)
     rules += [(os.path.realpath(temporary), WRITE, False), *_MACHINE]
-    names = places.watched.patterns() if places.watched is not None and makes_entries else ()
+    names = (
+        places.config_guard.patterns() if places.config_guard is not None and makes_entries else ()
+    )
     return {
         "rules": rules,
         "of_files": _OF_FILES,

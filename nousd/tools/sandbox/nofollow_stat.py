@@ -53,15 +53,15 @@ def steps_to(path: Path) -> Generator[tuple[int, Path]]:
         os.close(folder)
 
 
-def names_below(folder: int, way: Sequence[str]) -> list[str]:
+def names_below(folder: int, names: Sequence[str]) -> list[str]:
     """Return the sorted names in a folder below an open one; none if it does not exist or may not be
     listed.
 
     Args:
-        way: the names from the open folder to the other one.
+        names: the names from the open folder to the other one.
     """
     try:
-        below = open_below(os.dup(folder), way)
+        below = open_below(os.dup(folder), names)
         try:
             return sorted(list_names(below, "."))
         finally:

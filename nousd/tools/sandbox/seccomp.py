@@ -262,7 +262,9 @@ def map_call_numbers(*, entries: bool) -> dict[int, str]:
     """Return number -> name of the calls in ``METADATA``, and if ``entries`` of those in ``ENTRIES``."""
     column = ARCHITECTURES[platform.machine()][1]
     calls = METADATA | ENTRIES if entries else METADATA
-    return {number: name for name, both in calls.items() if (number := both[column]) is not None}
+    return {
+        number: name for name, columns in calls.items() if (number := columns[column]) is not None
+    }
 
 
 @lru_cache(maxsize=16)

@@ -213,12 +213,14 @@ class _Finder:
         in_use = self._in_use(row)
         paths: list[Path] = []
         left_out = 0
-        for where in row.where:
-            for program in sorted(self._home.glob(where.folder)):
+        for installation in row.where:
+            for program in sorted(self._home.glob(installation.folder)):
                 versions = [
                     shown
-                    for version in _versions(program, where.versions, in_use)
-                    if (shown := [*filter(self._is_open, map(version.joinpath, where.parts))])
+                    for version in _versions(program, installation.versions, in_use)
+                    if (
+                        shown := [*filter(self._is_open, map(version.joinpath, installation.parts))]
+                    )
                 ]
                 for shown in versions[:VERSIONS_MAX]:
                     paths += shown

@@ -220,8 +220,8 @@ def _state(path: Path, repositories: Collection[str]) -> State | None:
 def _target_states(link: Path) -> Iterator[State]:
     """Yield the states of the target of a link and of the files below it."""
     target = Path(os.path.realpath(link))
-    several = (target, *(islice(_files_below(target), _FILES_MAX)))
-    for path in several:
+    files = (target, *(islice(_files_below(target), _FILES_MAX)))
+    for path in files:
         with suppress(OSError):
             yield (str(path), *whole(path, os.lstat(path)))
 
@@ -246,10 +246,10 @@ def names_of(closed: tuple[str, ...], rows: tuple[ObeyedNames, ...]) -> Names:
     """
     longer = tuple(name for row in rows for name in row.names if "/" in name)
     simple = tuple(name for row in rows for name in row.names if "/" not in name)
-    shut = tuple(name for name in closed if "/" not in name)
+    closed_names = tuple(name for name in closed if "/" not in name)
     return Names(
-        closed=_whole_names((_GIT_FOLDER, *shut)),
-        obeyed=_whole_names((_GIT_FOLDER, _ATTRIBUTES, *simple, *shut)),
+        closed=_whole_names((_GIT_FOLDER, *closed_names)),
+        obeyed=_whole_names((_GIT_FOLDER, _ATTRIBUTES, *simple, *closed_names)),
         tails=_whole_names(tuple(name.rpartition("/")[2] for name in longer)) if longer else None,
         paths=_pattern(longer) if longer else None,
         parents=_ways(longer),

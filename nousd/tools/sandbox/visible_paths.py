@@ -172,7 +172,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         protected: paths in writable directories that must not change, existing or not.
         hidden: paths that are not visible and cannot be created.
         programs: directories that come first in PATH.
-        watched: renames new protected files; None if none can be made.
+        config_guard: renames new protected files; None if none can be made.
         traps: compares the workspace before and after; None if nothing can change.
         is_partial: whether more protected paths may exist further down.
     """
@@ -182,7 +182,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[Path, ...]
     hidden: tuple[Path, ...]
     programs: tuple[Path, ...] = ()
-    watched: AgentConfigGuard | None = None
+    config_guard: AgentConfigGuard | None = None
     traps: TrapWatch | None = None
     is_partial: bool = False
 
@@ -246,7 +246,7 @@ def places_of(request: Request, chosen: SandboxChoices, search: Search) -> Place
     readable += chosen_readable
     writable = [*filter(_is_plain, chosen.write_paths)]
     (readable if request.is_read_only else writable).extend(own)
-    watched = AgentConfigGuard(workdir, chosen.protected)
+    config_guard = AgentConfigGuard(workdir, chosen.protected)
     by_rules = search.find_closed_paths(
         workdir,
         request.reading,
@@ -260,7 +260,7 @@ def places_of(request: Request, chosen: SandboxChoices, search: Search) -> Place
     protected: tuple[Path, ...] = ()
     is_partial = False
     if not request.is_read_only:
-        found, is_partial = _find_protected(own, chosen, watched, by_rules, hidden)
+        found, is_partial = _find_protected(own, chosen, config_guard, by_rules, hidden)
         protected = tuple(path for path in found if _can_change(path, writable))
     return Places(
         readable=tuple(readable),
@@ -268,7 +268,7 @@ def places_of(request: Request, chosen: SandboxChoices, search: Search) -> Place
         protected=_without(protected, (*hidden, *request.opened)),
         hidden=hidden,
         programs=tuple(path for path in chosen_readable if path.name == PROGRAM_FOLDER),
-        watched=None if request.is_read_only else watched,
+        config_guard=None if request.is_read_only else config_guard,
         traps=None if request.is_read_only else _traps(own, chosen, search, by_rules.found, hidden),
         is_partial=is_partial,
     )
@@ -277,7 +277,7 @@ def places_of(request: Request, chosen: SandboxChoices, search: Search) -> Place
 def _find_protected(
     own: Sequence[Path],
     chosen: SandboxChoices,
-    watched: AgentConfigGuard,
+    config_guard: AgentConfigGuard,
     by_rules: ClosedByRules,
     hidden: Sequence[Path],
 ) -> tuple[tuple[Path, ...], bool]:
@@ -289,7 +289,7 @@ def _find_protected(
     workdir = own[0]
     of_git = _find_closed_in_repositories(own, by_rules)
     protected = [
-        *watched.before,
+        *config_guard.before,
         *(workdir / name for name in chosen.reserved),
         *of_git.paths,
         *(
@@ -316,9 +316,9 @@ def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -
         workdir / repository for repository in by_rules.found.repositories if repository != "."
     ]
     repositories = [*dict.fromkeys((*named, *others))]
-    some = repositories[:REPOSITORIES_MAX]
+    searched = repositories[:REPOSITORIES_MAX]
     # The workspace is usually one of them.
-    inner = [folder for folder in dict.fromkeys(map(_holder, some)) if folder != workdir]
+    inner = [folder for folder in dict.fromkeys(map(_holder, searched)) if folder != workdir]
     closed = [
         find_paths_named_above(workdir),
         *(find_closed_git_paths(folder, *(() if folder == workdir else own[:1])) for folder in own),
@@ -327,7 +327,7 @@ def _find_closed_in_repositories(own: Sequence[Path], by_rules: ClosedByRules) -
     return ObeyedByGit(
         (
             *(path for each in closed for path in each.paths),
-            *(path for path in by_rules.protected if path not in some),
+            *(path for path in by_rules.protected if path not in searched),
             *repositories[REPOSITORIES_MAX:CLOSED_REPOSITORIES_MAX],
         ),
         any(each.is_partial for each in closed) or len(repositories) > CLOSED_REPOSITORIES_MAX,
@@ -404,8 +404,8 @@ def _select_hidden(hidden: Sequence[Path], shown: Sequence[Path]) -> Iterator[Pa
     """
     absolute = [path.absolute() for path in hidden]
     folders = {str(path) for path in shown}
-    for both in zip(absolute, map(Path, real_paths(absolute)), strict=True):
-        for path in both:
+    for spellings in zip(absolute, map(Path, real_paths(absolute)), strict=True):
+        for path in spellings:
             if lies_in_one_of(path, folders) and not _is_of_the_system(path):
                 yield path
 

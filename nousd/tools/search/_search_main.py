@@ -163,18 +163,18 @@ def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) ->
 def _hits_in(
     file: BinaryIO, label: str, search: Callable[[str], Any], context: int
 ) -> Iterator[Hit]:
-    before: deque[Line] = deque(maxlen=context)
-    after = 0
+    context_before: deque[Line] = deque(maxlen=context)
+    context_left = 0
     for number, text in enumerate(_lines(file), 1):
         if search(text):
-            yield [*before, Line(label, number, text, is_match=True)]
-            before.clear()
-            after = context
-        elif after:
+            yield [*context_before, Line(label, number, text, is_match=True)]
+            context_before.clear()
+            context_left = context
+        elif context_left:
             yield [Line(label, number, text, is_match=False)]
-            after -= 1
+            context_left -= 1
         elif context:
-            before.append(Line(label, number, text, is_match=False))
+            context_before.append(Line(label, number, text, is_match=False))
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:

@@ -39,7 +39,7 @@ async def search(
     request: dict[str, Any],
     context: ToolContext,
     *,
-    nothing: str,
+    empty_text: str,
     seconds_max: float = SEARCH_SECONDS_MAX,
 ) -> ToolResult:
     """Run one request of ``_search_main``.
@@ -47,7 +47,7 @@ async def search(
     Args:
         command: ``find`` or ``grep``.
         request: the command's arguments.
-        nothing: the text of the result if nothing matches.
+        empty_text: the text of the result if nothing matches.
 
     Raises:
         ToolError: the search is impossible, takes too long or fails.
@@ -71,7 +71,7 @@ async def search(
         raise ToolError(f"{command}_failed: {failure}")
     if ended.code == _IMPOSSIBLE:
         raise ToolError(result.text)
-    return result if result.text else ToolResult(text=nothing)
+    return result if result.text else ToolResult(text=empty_text)
 
 
 class _LongLines:

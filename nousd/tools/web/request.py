@@ -158,12 +158,12 @@ async def fetch(text: str, reach: Reach) -> Page:
 async def _follow_redirects(url: httpx2.URL, reach: Reach) -> Page:
     for _ in range(WEB_REDIRECTS_MAX + 1):
         async with _open_response(url, reach) as response:
-            after = _parse_redirect(url, response)
-            if after is None:
+            target = _parse_redirect(url, response)
+            if target is None:
                 return await _page(url, response)
-            if host_of(after) != host_of(url):
-                return _report_redirect(url, response.status_code, after, reach)
-            url = after
+            if host_of(target) != host_of(url):
+                return _report_redirect(url, response.status_code, target, reach)
+            url = target
     raise _build_failure(f"more than {WEB_REDIRECTS_MAX} redirects")
 
 
@@ -177,19 +177,19 @@ def _parse_redirect(url: httpx2.URL, response: httpx2.Response) -> httpx2.URL | 
         joined = str(url.join(location))
     except (httpx2.InvalidURL, ValueError) as error:
         raise _build_refusal(f"a redirect to {format_given(location)}: {error}") from None
-    after = target_of(joined)
-    if url.scheme == "https" and after.scheme == "http":
+    target = target_of(joined)
+    if url.scheme == "https" and target.scheme == "http":
         raise _build_refusal("a redirect from https to http")
-    return after
+    return target
 
 
-def _report_redirect(url: httpx2.URL, status: int, after: httpx2.URL, reach: Reach) -> Page:
+def _report_redirect(url: httpx2.URL, status: int, target: httpx2.URL, reach: Reach) -> Page:
     """Report a redirect to another host, unless that is an address that would be refused anyway."""
-    host = host_of(after)
+    host = host_of(target)
     address = literal(host)
     if address is not None:
         reach.allow.check(host, [address])
-    return Page(str(url), status, "", None, b"", moved_to=str(after))
+    return Page(str(url), status, "", None, b"", moved_to=str(target))
 
 
 @asynccontextmanager
@@ -284,8 +284,8 @@ async def _chunks(response: httpx2.Response) -> AsyncIterator[AsyncIterator[byte
         try:
             yield chunks
         finally:
-            with trio.CancelScope() as leaving:
-                leaving.cancel()
+            with trio.CancelScope() as limit:
+                limit.cancel()
                 async for _ in chunks:
                     pass
 
