@@ -22,7 +22,7 @@ Payload = Mapping[str, Any]
 Command = tuple[str, dict[str, Any]]
 """A command and its payload."""
 
-ENDS: Final[Mapping[str, str]] = {
+END_EVENTS: Final[Mapping[str, str]] = {
     "tool_call_approved": "tool_call_id",
     "tool_call_denied": "tool_call_id",
     "question_answered": "question_id",
@@ -30,7 +30,7 @@ ENDS: Final[Mapping[str, str]] = {
 }
 """Event that settles a permission or question -> the key of its id."""
 
-_ENDED: Final = frozenset(
+_ENDED_CODES: Final = frozenset(
     {
         "already_decided",
         "already_answered",
@@ -119,7 +119,7 @@ class Asking:
         try:
             await self._send(command, payload)
         except Refused as refused:
-            if refused.message not in _ENDED:
+            if refused.message not in _ENDED_CODES:
                 raise
 
     async def _request_choice(self, call: Payload, options: list[dict[str, str]]) -> str | None:

@@ -16,9 +16,9 @@ SETTINGS: Final = frozenset({"permission_mode", "provider", "model", "thinking",
 """The settings of a session that the options show."""
 
 _NATIVE: Final = "native"
-_BY_ITSELF: Final = "default"
+_DEFAULT: Final = "default"
 _THINKING: Final = {
-    _BY_ITSELF: "As the model likes",
+    _DEFAULT: "As the model likes",
     "off": "Off",
     "low": "Low",
     "medium": "Medium",
@@ -45,9 +45,7 @@ def options_of(state: Payload, models: Iterable[str]) -> list[dict[str, Any]]:
     return [
         *options,
         _option("model", "Model", "model", model, [{"value": id, "name": id} for id in ids]),
-        _option(
-            "thinking", "Thinking", "thought_level", state.get("thinking", _BY_ITSELF), thinking
-        ),
+        _option("thinking", "Thinking", "thought_level", state.get("thinking", _DEFAULT), thinking),
     ]
 
 
@@ -63,7 +61,7 @@ def command_for(option: str, value: object) -> Command:
         case "model", str():
             return "set_model", {"model": value}
         case "thinking", str():
-            return "set_thinking", {"level": None if value == _BY_ITSELF else value}
+            return "set_thinking", {"level": None if value == _DEFAULT else value}
     raise RpcError(INVALID_PARAMS, f"there is no option {option} with such a value")
 
 

@@ -19,7 +19,7 @@ Payload = Mapping[str, Any]
 
 StopReason = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 
-_ENDS: Final[Mapping[str, StopReason]] = {"length": "max_tokens"}
+_STOP_REASONS: Final[Mapping[str, StopReason]] = {"length": "max_tokens"}
 """Stop reason of a message -> stop reason of its turn."""
 
 _CODES: Final[Mapping[str, StopReason]] = {"tool_loop_limit_exceeded": "max_turn_requests"}
@@ -139,7 +139,7 @@ class Prompts:
             case "turn_start":
                 for prompt in self._of_run(payload["run_id"]):
                     if prompt.turn != (payload["run_id"], payload["turn_id"]):
-                        prompt.settle(_ENDS.get(self._last_stop, "end_turn"))
+                        prompt.settle(_STOP_REASONS.get(self._last_stop, "end_turn"))
             case "error":
                 self._failure = payload
             case "agent_end":
@@ -162,7 +162,7 @@ class Prompts:
     def _outcome(self, payload: Payload) -> StopReason | RpcError:
         match payload["status"]:
             case "completed":
-                return _ENDS.get(self._last_stop, "end_turn")
+                return _STOP_REASONS.get(self._last_stop, "end_turn")
             case "cancelled":
                 return "cancelled"
             case status:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import trio
 
-from nousd.acp_server.asking import ENDS, Asking
+from nousd.acp_server.asking import END_EVENTS, Asking
 from nousd.acp_server.content import PromptContent, attachments_of, content_of
 from nousd.acp_server.options import SETTINGS, command_for, options_of
 from nousd.acp_server.prompts import FAILED, Prompt, Prompts, StopReason, make_ended_prompt
@@ -42,11 +42,11 @@ _TYPES: Final = (
     *("todo_updated", "model_input", "usage_reported", "warning", "error", "mcp_server_status"),
 )
 
-_RACES: Final = {"run_in_progress": "follow_up", "no_active_run": "prompt"}
+_COMMANDS_AFTER_RACE: Final = {"run_in_progress": "follow_up", "no_active_run": "prompt"}
 """Refusal of an input -> the command to use instead: the run has begun or ended meanwhile."""
 
 _ATTEMPTS_MAX: Final = 8
-_ATTEMPTS_ALONE: Final = 7
+_ATTEMPTS_BEFORE_START: Final = 7
 """Attempts to reconnect, about two seconds, before a missing daemon is started."""
 
 _GIVE_UP_SECONDS: Final = 10.0
@@ -279,9 +279,9 @@ class OpenSession:
                 waits = {"wait": False} if command == "prompt" else {}
                 return await self._as_client(command, {**payload, **waits})
             except Refused as refused:
-                if refused.message not in _RACES:
+                if refused.message not in _COMMANDS_AFTER_RACE:
                     raise
-                command = _RACES[refused.message]
+                command = _COMMANDS_AFTER_RACE[refused.message]
         raise RpcError(FAILED, "runs of the session begin and end too fast to get a prompt in")
 
     async def _abort(self) -> None:
@@ -344,7 +344,7 @@ class OpenSession:
         self._is_following.set()
 
     def _note_interruption(self, interruption: Interruption) -> None:
-        if interruption.attempt >= _ATTEMPTS_ALONE and self._prompts.are_waiting:
+        if interruption.attempt >= _ATTEMPTS_BEFORE_START and self._prompts.are_waiting:
             self._daemon_lost.set()
 
     async def _revive(self) -> None:
@@ -375,8 +375,8 @@ class OpenSession:
         if type_ in {"permission_requested", "question_asked"}:
             await self._flush()
             self._ask_user(type_, await self._whole(payload), tasks)
-        elif type_ in ENDS:
-            self._withdraw(payload.get(ENDS[type_], ""))
+        elif type_ in END_EVENTS:
+            self._withdraw(payload.get(END_EVENTS[type_], ""))
         if payload["session_id"] != self.id:
             return
         if type_ in {"tool_call_requested", "tool_execution_start"}:

@@ -20,7 +20,7 @@ FLUSH_SECONDS: Final = 0.2
 _OUTPUT_CHARS_MAX: Final = 16 * 1024
 """Maximum characters of a running call's output that are shown, from its end."""
 
-_STOPPED: Final = "provider_aborted"
+_STOP_WARNING: Final = "provider_aborted"
 """The warning that a model call was stopped on request."""
 
 _MODES: Final = {
@@ -150,7 +150,7 @@ class Updates:
                 self._window = payload.get("context_window", 0)
             case "usage_reported":
                 return self._usage(payload)
-            case "warning" | "error" if self._has_notices and payload["code"] != _STOPPED:
+            case "warning" | "error" if self._has_notices and payload["code"] != _STOP_WARNING:
                 return [_notice(type_, payload)]
         return []
 

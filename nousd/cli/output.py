@@ -42,7 +42,7 @@ class _DisplayTable(dict[int, str]):
 _SHOWN_IN_LINE: Final = _DisplayTable()
 _SHOWN_IN_TEXT: Final = _DisplayTable({9: "\t", 10: "\n"})
 
-_CANNOT_WRITE: Final = frozenset(
+_WRITE_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF, errno.EPIPE}
 )
 
@@ -92,7 +92,7 @@ def ending_in_order() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        if error.errno not in _CANNOT_WRITE or error.filename is not None:
+        if error.errno not in _WRITE_ERRORS or error.filename is not None:
             raise
         _discard_output()
         if error.errno != errno.EPIPE:

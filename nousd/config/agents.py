@@ -36,7 +36,7 @@ _FRONT_MATTER: Final = re.compile(
     r"\A---[ \t]*\r?\n(.*?)^---[ \t]*\r?(?:\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _KEYS: Final = frozenset(WorkerSpec.__struct_fields__) - {"prompt"}
-_OF_PERMISSIONS: Final = WorkerPermissions.__struct_fields__
+_PERMISSION_KEYS: Final = WorkerPermissions.__struct_fields__
 _DEPTH_MAX: Final = 4
 """Maximum nesting of front matter; valid files need three levels."""
 
@@ -128,8 +128,8 @@ def parse_agent(text: str, name: str) -> WorkerSpec:
     permissions = table.get("permissions")
     if isinstance(permissions, dict):
         for key in permissions:
-            if key not in _OF_PERMISSIONS:
-                hint = nearest(str(key), _OF_PERMISSIONS)
+            if key not in _PERMISSION_KEYS:
+                hint = nearest(str(key), _PERMISSION_KEYS)
                 raise ConfigError(f"unknown key permissions.{key}: nearest is {hint}")
     if isinstance(tools := table.get("tools"), str):
         table["tools"] = [tool.strip() for tool in tools.split(",") if tool.strip()]

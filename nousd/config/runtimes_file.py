@@ -67,7 +67,7 @@ KINDS: Final[Mapping[str, Collection[str]]] = {
 }
 """kind of program that has an adapter -> allowed values of ``runtime_tools``."""
 
-_OVER_ITS_OWN_STREAM: Final = frozenset({"claude", "codex"})
+_KINDS_WITH_OWN_STREAM: Final = frozenset({"claude", "codex"})
 """Kinds whose programs can run elsewhere, because they call nousd's tools over their own stream."""
 
 _USUAL_COMMANDS: Final = {"claude": ("claude",), "codex": ("codex",), "opencode": ("opencode",)}
@@ -141,7 +141,7 @@ def _fault_of_mode(runtime: RuntimeTable) -> str:
         )
     if runtime.mode == "subprocess":
         return ""
-    if runtime.kind not in _OVER_ITS_OWN_STREAM:
+    if runtime.kind not in _KINDS_WITH_OWN_STREAM:
         return f"a program of the kind {runtime.kind} needs sockets and files of this machine"
     if runtime.runtime_tools != "off":
         return "tools of its own would act on the server's files, which no rule here knows"

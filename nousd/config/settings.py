@@ -385,11 +385,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 FILE_TABLES: Final = TABLES | {"mcp", "runtimes", PERMISSIONS}
 """The keys of the file that are not settings."""
 
-_NOT_CHOSEN: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on", "warnings"}
+_NOT_SETTABLE: Final = FILE_TABLES | {"config_file", "is_mode_insisted_on", "warnings"}
 
 _IN_FILE_ONLY: Final = frozenset({"extensions", "hard_links", "plain_chat", "web_allow"})
 
-ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, excluded=_NOT_CHOSEN)}
+ALL_SETTINGS: Final = {info.name: info for info in describe(Settings, excluded=_NOT_SETTABLE)}
 """name -> its type, bounds and help, for every setting that a user can choose."""
 
 SETTINGS: Final = {name: info for name, info in ALL_SETTINGS.items() if name not in _IN_FILE_ONLY}

@@ -24,7 +24,7 @@ _STOP_SECONDS: Final = 5.0
 _SESSION_NAME: Final = "mcp"
 _SOURCE: Final = "mcp"
 _EVENTS: Final = ("tool_call_output", "tool_call_completed", "tool_call_denied")
-_FOREIGN: Final = "mcp:"
+_MCP_PREFIX: Final = "mcp:"
 """The prefix in the source of a tool that comes from another MCP server and is not served."""
 
 Show = Callable[[str], Awaitable[None]]
@@ -131,7 +131,7 @@ class DaemonTools:
     def _is_offered(self, tool: Mapping[str, Any]) -> bool:
         if self._names is not None:
             return tool["name"] in self._names
-        return bool(tool["active"]) and not tool["source"].startswith(_FOREIGN)
+        return bool(tool["active"]) and not tool["source"].startswith(_MCP_PREFIX)
 
     async def call(self, tool: str, args: Mapping[str, Any], show: Show) -> CallEnd:
         """Call a tool and wait for its end, however long an approval takes. If a cancellation or an

@@ -76,11 +76,11 @@ _NAMES: Final = (
 )
 """The ends of the names of variables with secrets; the beginning does not matter."""
 
-_SIGNS_OF_NAMES: Final = "key|token|pass|pwd|credential|secret|contrase"
+_NAME_MARKERS: Final = "key|token|pass|pwd|credential|secret|contrase"
 
 _FLAGS: Final = "key|token|secret|passw(?:or)?d|passphrase|pass|pwd|contrase[nñ]a"
 
-_ALREADY: Final = r"(?!\[redacted)"
+_NOT_REDACTED: Final = r"(?!\[redacted)"
 
 _START: Final = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 """Must precede a key, which does not begin within a word. The letter of an escaped line break or tab is
@@ -105,7 +105,7 @@ _VALUE: Final = (
 """A value after ``NAME=`` or ``"name":``: in quotes of any depth; in quotes that are never closed,
 where it is the rest of the line; or without quotes."""
 
-_NO_VALUES: Final = (
+_NOT_PLACEHOLDER: Final = (
     r"(?!\\*[\"']{0,3}(?:"
     r"(?:set|not set|null|none|None|true|false|\$\{?[A-Z_][A-Z0-9_]*\}?)"
     r"(?=\\*[\"']|[,;)}\]\n]|\s*$|\s{2}|\s\()"
@@ -134,18 +134,18 @@ RULES: Final[tuple[Rule, ...]] = (
         "authorization",
         rf"(?i){_START}(?:proxy-)?authorization\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
         rf"(?:(?:bearer|basic|token|digest|negotiate|apikey)\s{{1,8}})?+"
-        rf"{_ALREADY}(?P<secret>[^\s\"'\\,;]{{2,}})",
+        rf"{_NOT_REDACTED}(?P<secret>[^\s\"'\\,;]{{2,}})",
     ),
     _rule(
         "authorization",
         "bearer|basic",
-        rf"(?i)(?<!_){_START}(?:bearer|basic)\s{{1,8}}{_ALREADY}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
+        rf"(?i)(?<!_){_START}(?:bearer|basic)\s{{1,8}}{_NOT_REDACTED}(?P<secret>[A-Za-z0-9._~+/=-]{{8,}})",
     ),
     _rule(
         "cookie",
         "cookie",
         rf"(?i){_START}(?:set-)?cookie\\*[\"']?\s{{0,8}}[:=]\s{{0,8}}\\*[\"']?"
-        rf"{_ALREADY}(?P<secret>[^\s\"'\\][^\r\n\"'\\]{{3,}})",
+        rf"{_NOT_REDACTED}(?P<secret>[^\s\"'\\][^\r\n\"'\\]{{3,}})",
     ),
     _rule("anthropic_key", "sk-ant-", rf"{_START}sk-ant-[A-Za-z0-9_-]{{8,}}"),
     _rule(
@@ -203,14 +203,14 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule(
         "variable",
-        _SIGNS_OF_NAMES,
-        rf"(?:{_NAMES})\\*[\"']?\]?\s{{0,8}}(?:=>|:=|==?|::?)\s{{0,8}}{_NO_VALUES}{_ALREADY}{_VALUE}",
+        _NAME_MARKERS,
+        rf"(?:{_NAMES})\\*[\"']?\]?\s{{0,8}}(?:=>|:=|==?|::?)\s{{0,8}}{_NOT_PLACEHOLDER}{_NOT_REDACTED}{_VALUE}",
     ),
     _rule(
         "variable",
-        _SIGNS_OF_NAMES,
+        _NAME_MARKERS,
         rf"(?i){_START}--?[a-z_-]{{0,40}}(?:{_FLAGS})"
-        rf"\s{{1,8}}{_NO_VALUES}{_ALREADY}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
+        rf"\s{{1,8}}{_NOT_PLACEHOLDER}{_NOT_REDACTED}(?P<secret>[^\s\"'\\-][^\s\"'\\]*)",
     ),
     # Shorter names and looser punctuation, if the value is as long as a key and, where neither ``=``,
     # ``:``, ``(`` nor a quote precedes it, has a digit.
@@ -219,7 +219,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "pw|pass|key|token",
         r"(?i)(?:pw|pwd|pass|password|key|token)(?:[\s\"'\\\],>]{0,8}[=:(][\s\"'\\=:>]{0,8}"
         r"|[\s\"'\\\],]{0,12}[\"']|[\s\"'\\\],]{1,12}(?=[a-z_-]{0,80}[0-9]))"
-        rf"{_ALREADY}(?P<secret>[a-z0-9_-]{{24,}})",
+        rf"{_NOT_REDACTED}(?P<secret>[a-z0-9_-]{{24,}})",
     ),
     _rule(
         "aws_key",
@@ -231,7 +231,7 @@ RULES: Final[tuple[Rule, ...]] = (
     _rule(
         "variable",
         "key|token|secret",
-        rf"(?i)-(?:key|token|secret)\\*[\"'],\s{{0,8}}b?\\*[\"']{_ALREADY}(?P<secret>[^\n\"'\\]+)",
+        rf"(?i)-(?:key|token|secret)\\*[\"'],\s{{0,8}}b?\\*[\"']{_NOT_REDACTED}(?P<secret>[^\n\"'\\]+)",
     ),
     _rule(
         "private_key",

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from nousd import __version__
-from nousd.cli.nousctl.command_tree import GUESSES, TREE, Group
+from nousd.cli.nousctl.command_tree import SYNONYMS, TREE, Group
 from nousd.cli.nousctl.main import ROWS
 from tests.cli.conftest import Nousctl
 from tests.harness.fake_daemon import FakeDaemon, ok
@@ -35,7 +35,7 @@ def test_the_help_of_a_group_lists_its_verbs(nousctl: Nousctl, name: str) -> Non
 def test_every_name_leads_to_a_verb_and_all_but_one_verb_are_listed() -> None:
     paths = {row for row in TREE.values() if isinstance(row, str)}
     paths |= {row for group in GROUPS.values() for row in group.verbs.values()}
-    assert paths | set(GUESSES.values()) <= set(ROWS)
+    assert paths | set(SYNONYMS.values()) <= set(ROWS)
     # One moves the daemon's active session, which is for other clients; the other is what prompt does.
     assert set(ROWS) - paths == {"switch", "prompt_stream"}
 

@@ -210,7 +210,7 @@ def test_a_change_while_a_folder_is_read_is_found_by_the_next_look(
 def test_a_file_system_that_may_not_keep_the_times_is_read_each_time(
     work: Path, looker_in: MakeLooker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_memory, "_KEEPING_TIMES", frozenset())
+    monkeypatch.setattr(folder_memory, "_FILE_SYSTEMS_WITH_TIMES", frozenset())
     looker = looker_in(work)
     looker.found()
     looker.found()

@@ -166,7 +166,7 @@ def test_no_program_of_a_repository_runs_with_the_words_of_the_tool(
         )
         variables = {**git_tool._VARIABLES}
         if args.get("action", "list") == "list":
-            variables |= git_tool._LOOKING
+            variables |= git_tool._READ_ONLY_VARIABLES
         said = run(
             folder, *git_tool._OPTIONS, *words, terminal=planted.terminal, variables=variables
         )

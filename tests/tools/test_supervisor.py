@@ -16,7 +16,7 @@ from trio.testing import MockClock
 from nousd.errors import StoreFull
 from nousd.tools.interface import WaitStarted
 from nousd.tools.process.supervisor import ProcessEnd, run_supervised
-from nousd.tools.process.supervisor_process import OPEN_FILES_USUAL
+from nousd.tools.process.supervisor_process import OPEN_FILES_DEFAULT
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supervising
 
@@ -146,15 +146,15 @@ async def test_a_command_has_the_usual_limit_of_open_files_whatever_the_daemon_h
     tmp_path: Path,
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY and hard <= OPEN_FILES_USUAL:
+    if hard != resource.RLIM_INFINITY and hard <= OPEN_FILES_DEFAULT:
         pytest.skip(f"at most {hard} files may be opened here")
     output: list[bytes] = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_USUAL + 1, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_DEFAULT + 1, hard))
     try:
         await run("ulimit -Sn", tmp_path, output)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert b"".join(output) == b"%d\n" % OPEN_FILES_USUAL
+    assert b"".join(output) == b"%d\n" % OPEN_FILES_DEFAULT
 
 
 async def test_no_descriptor_of_the_daemon_reaches_the_command(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from nousd.cli.render.run_printer import RunPrinter, trouble_text
 from nousd.client.answers import Answer, ReceivedEvent
 from nousd.errors import ClientError, Refused
 
-_RACES: Final = frozenset({"run_in_progress", "no_active_run"})
+_RACE_CODES: Final = frozenset({"run_in_progress", "no_active_run"})
 """Refusals which mean that the run began or ended while the line was typed."""
 
 _FROM_THE_USER: Final = frozenset(
@@ -178,7 +178,7 @@ class Conversation:
         try:
             order[0](text)
         except Refused as refused:
-            if refused.message not in _RACES:
+            if refused.message not in _RACE_CODES:
                 raise
             order[1](text)
 

@@ -210,7 +210,9 @@ class OpenRequests:
         """
         if event.type in ("permission_requested", "question_asked"):
             return self._add(event.type, event.payload)
-        if event.type in _ENDS and self._forget(event.payload.get(_ENDS[event.type], "")):
+        if event.type in _END_EVENTS and self._forget(
+            event.payload.get(_END_EVENTS[event.type], "")
+        ):
             by = f", by {client}" if client else ""
             return [f"(over: {event.payload.get('reason', 'answered')}{by})", *self._next()]
         return []
@@ -306,7 +308,7 @@ class OpenRequests:
             ask(command.type, command.payload)
             is_sent = True
         except Refused as refused:
-            if refused.message not in _ENDED:
+            if refused.message not in _ENDED_CODES:
                 raise
             self._forget(id)
             say(refusal_text(refused, in_chat=True))
@@ -318,7 +320,7 @@ class OpenRequests:
             say("\n".join(shown))
 
 
-_ENDED: Final = frozenset(
+_ENDED_CODES: Final = frozenset(
     {
         "already_decided",
         "already_answered",
@@ -329,7 +331,7 @@ _ENDED: Final = frozenset(
 )
 """Refusals which mean that the answer is no longer needed."""
 
-_ENDS: Final = {
+_END_EVENTS: Final = {
     "tool_call_approved": "tool_call_id",
     "tool_call_denied": "tool_call_id",
     "question_answered": "question_id",

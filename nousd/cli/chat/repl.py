@@ -38,7 +38,7 @@ from nousd.errors import (
     Refused,
 )
 
-_ASKS: Final = frozenset({"permission_requested", "question_asked"})
+_REQUEST_EVENTS: Final = frozenset({"permission_requested", "question_asked"})
 
 
 def chat(options: Options, session_id: str | None = None, *, is_plain: bool = False) -> int:
@@ -208,7 +208,7 @@ class _Loop:
         if self._has_events:
             return
         while (event := self._conversation.events.next_event()) is not None:
-            if event.type in _ASKS:
+            if event.type in _REQUEST_EVENTS:
                 self._terminal.drop_typed()
             if self._conversation.show_event(event):
                 self._terminal.prompt()

@@ -172,10 +172,10 @@ TREE: Final[dict[str, str | Group]] = {
 }
 """Name that ``nousctl --help`` lists -> row or group."""
 
-GUESSES: Final = {"ls": "sessions", "models": "models", "kill": "stop", "shutdown": "stop"}
+SYNONYMS: Final = {"ls": "sessions", "models": "models", "kill": "stop", "shutdown": "stop"}
 """Unlisted synonym -> row."""
 
-_IN_GROUPS: Final = {
+_GROUP_SYNONYMS: Final = {
     "ls": ("list",),
     "rm": ("delete", "remove"),
     "remove": ("delete",),
@@ -193,7 +193,7 @@ _HELP: Final = ("--help", "-h")
 HELP_FLAGS: Final = {"help_option_names": [*_HELP]}
 """The settings of a program's context for its help flags."""
 
-_ELSEWHERE: Final = {
+_OTHER_PROGRAMS: Final = {
     "start": "nousctl restart, or in the foreground: nousd serve",
     "serve": "nousd serve",
     "config": "nousd config",
@@ -224,7 +224,7 @@ Make = Callable[[str, str], Command]
 """Builds the command of a row under the typed name."""
 
 
-_MISTYPED: Final = 0.8
+_TYPO_LIKENESS_MIN: Final = 0.8
 """From this likeness on, a word is a mistyped verb instead of the name of a session."""
 
 
@@ -242,8 +242,8 @@ def nearest(word: str, known: Collection[str], likeness: float = 0.6) -> list[st
 def _hint(word: str, rows: Collection[str]) -> str:
     """Return a hint to the verbs that an unknown word may mean."""
     spelled = word.replace("_", "-").lower()
-    if spelled in _ELSEWHERE:
-        return f"it is: {_ELSEWHERE[spelled]}"
+    if spelled in _OTHER_PROGRAMS:
+        return f"it is: {_OTHER_PROGRAMS[spelled]}"
     same = [f"{name} {spelled}" for name, group in _groups() if spelled in group.verbs]
     if not same:
         paths = {f"{name} {verb}": verb for name, group in _groups() for verb in group.verbs}
@@ -311,7 +311,7 @@ def root_class(make: Make, rows: Collection[str]) -> type[TyperGroup]:
             found = TREE.get(name.replace("_", "-"))
             if isinstance(found, Group):
                 return _GroupVerbs(name, found, make)
-            row = found or GUESSES.get(name) or name.replace("-", "_")
+            row = found or SYNONYMS.get(name) or name.replace("-", "_")
             return make(name, row) if row in rows else None
 
         def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
@@ -361,7 +361,7 @@ class _GroupVerbs(_Verbs):
             return [word, *args[:at], *args[at + 1 :]]
         other = self._group.other
         is_alone = self._first_word(args[at + 1 :]) is None
-        if other is None or not is_alone or nearest(word, self._group.verbs, _MISTYPED):
+        if other is None or not is_alone or nearest(word, self._group.verbs, _TYPO_LIKENESS_MIN):
             return [word, *args[:at], *args[at + 1 :]]  # refused, with a hint
         return [other, *args]
 
@@ -370,7 +370,7 @@ class _GroupVerbs(_Verbs):
         verbs = self._group.verbs
         if word in verbs:
             return word
-        return next((verb for verb in _IN_GROUPS.get(word, ()) if verb in verbs), word)
+        return next((verb for verb in _GROUP_SYNONYMS.get(word, ()) if verb in verbs), word)
 
     def _first_word(self, args: Sequence[str]) -> int | None:
         """Return the index of the first word that is neither an option nor an option's value."""

@@ -191,7 +191,7 @@ def _command(name: str, row: str) -> Any:
     """Return the command of a row, under the name ``name``."""
     help, arguments, run = _what_is(row)
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    body = partial(_run, run, arguments, starts=row not in _ABOUT_THE_PROCESS)
+    body = partial(_run, run, arguments, starts=row not in _PROCESS_VERBS)
     app.command(name, help=help)(function_of((*arguments, *COMMON), body))
     return typer.main.get_command(app)
 
@@ -246,7 +246,7 @@ _OWN_NAME: Final = "nousctl"
 
 _INPUT_KEYS: Final = (INPUT.key, BEFORE_INPUT.key)
 
-_ABOUT_THE_PROCESS: Final = frozenset({"ping", "status", "logs", "stop", "restart", "raw", "http"})
+_PROCESS_VERBS: Final = frozenset({"ping", "status", "logs", "stop", "restart", "raw", "http"})
 """Verbs that do not start a daemon."""
 
 

@@ -25,7 +25,7 @@ from nousd.client.blocking import Connection
 
 _VERSION_SECONDS: Final = 20.0
 _PRIVATE: Final = 0o077
-_WHICH: Final = (RUNTIME, NAMESPACE)
+_ARGUMENTS: Final = (RUNTIME, NAMESPACE)
 
 
 def _login(options: Options, values: dict[str, Any]) -> int:
@@ -139,7 +139,9 @@ def _request(daemon: Connection, command: str, **payload: Any) -> Any:
 
 
 RUNTIME_PROGRAMS: Final[dict[str, Watch]] = {
-    "runtime_login": Watch("Log in to a runtime's program, with its own words.", _WHICH, _login),
-    "runtime_logout": Watch("Log out of a runtime's program.", _WHICH, _logout),
-    "runtime_doctor": Watch("Look whether a runtime can be used.", _WHICH, _doctor),
+    "runtime_login": Watch(
+        "Log in to a runtime's program, with its own words.", _ARGUMENTS, _login
+    ),
+    "runtime_logout": Watch("Log out of a runtime's program.", _ARGUMENTS, _logout),
+    "runtime_doctor": Watch("Look whether a runtime can be used.", _ARGUMENTS, _doctor),
 }

@@ -20,12 +20,12 @@ from nousd.errors import ClientError
 _KNOWN_CHARS: Final = 400
 """Characters of the output's end that are kept to find it in the result."""
 
-_WHICH_TOOLS: Final = (
+_TOOLS_HINT: Final = (
     "nousctl tool list shows which tools there are; bash and git come with nousd serve --allow-exec, or"
     " with allow_exec = true in the settings file"
 )
 
-_ENDS: Final = ("tool_call_completed", "tool_call_denied")
+_END_EVENTS: Final = ("tool_call_completed", "tool_call_denied")
 
 
 def _call(options: Options, values: dict[str, Any]) -> int:
@@ -52,7 +52,7 @@ def _show_until_end(events: Subscription, options: Options) -> int:
             _show(event, streamed)
         if event.type == "tool_call_output":
             streamed = (streamed + event.payload["delta"])[-_KNOWN_CHARS:]
-        if event.type in _ENDS:
+        if event.type in _END_EVENTS:
             return FAILED if event.payload.get("is_error", True) else DONE
     return FAILED
 
@@ -69,7 +69,7 @@ def _show(event: ReceivedEvent, streamed: str) -> None:
         case "tool_call_denied":
             say(f"denied by {payload['by']}: {payload['reason']}")
             if payload["reason"].startswith("tool_not_found"):
-                say(_WHICH_TOOLS)
+                say(_TOOLS_HINT)
             elif payload["by"] == "policy":
                 say("nousctl permission list shows what is allowed, and who is asked")
         case "tool_call_completed" if not streamed.strip():

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from nousd.cli.nousctl.command_tree import GUESSES, HELP_FLAGS, TREE, nearest
+from nousd.cli.nousctl.command_tree import HELP_FLAGS, SYNONYMS, TREE, nearest
 from nousd.cli.nousd import acp as acp_host
 from nousd.cli.nousd import bridge, http_token, init, serve_flags, service, state
 from nousd.cli.nousd import mcp as mcp_host
@@ -63,7 +63,7 @@ class _Commands(TyperGroup):
             near = nearest(word, self.list_commands(ctx))
             if word == "start":
                 ctx.fail("there is no command 'start'; it is: nousd serve")
-            if word in TREE or word in GUESSES:
+            if word in TREE or word in SYNONYMS:
                 ctx.fail(f"{word!r} is a verb of the client: nousctl {word}")
             hint = f"did you mean: nousd {near[0]}" if near else "list them with: nousd --help"
             ctx.fail(f"there is no command {word!r}; {hint}")

@@ -15,7 +15,7 @@ from nousd.errors import AnotherDaemonRuns, ConfigError, NotReplayable, NousdErr
 _FAILED: Final = 1
 _USAGE: Final = 2
 
-_ONE_RUNS: Final = "; nousctl status shows it, nousctl stop ends it"
+_RUNNING_HINT: Final = "; nousctl status shows it, nousctl stop ends it"
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
         try:
             _run()
         except NousdError as error:
-            hint = _ONE_RUNS if isinstance(error, AnotherDaemonRuns) else ""
+            hint = _RUNNING_HINT if isinstance(error, AnotherDaemonRuns) else ""
             print(f"nousd: {error}{hint}", file=sys.stderr)
             sys.exit(_USAGE if isinstance(error, ConfigError | NotReplayable) else _FAILED)
         except KeyboardInterrupt:

@@ -19,7 +19,7 @@ from nousd.cli.user_service import LOG, NAME, query_systemd, start, systemctl, u
 from nousd.errors import ConfigError, ServiceFailed
 from nousd.runtime_paths.locks import holder_of, socket_lock_file
 
-_OURS: Final = "# Written by nousd service install; a changed file is left alone.\n"
+_HEADER: Final = "# Written by nousd service install; a changed file is left alone.\n"
 
 
 def app() -> typer.Typer:
@@ -52,7 +52,7 @@ def _print(
 
 
 def _install() -> None:
-    file, content = unit_file(), _OURS + units.service_unit()
+    file, content = unit_file(), _HEADER + units.service_unit()
     if file.exists() and not _is_ours(file):
         raise ConfigError(
             f"{file} was not written by this command, or was changed: remove it, or keep it and start it"
@@ -114,7 +114,7 @@ def _status(*, json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     facts = {
         "installed": True,
         "unit": str(file),
-        "current": file.read_text() == _OURS + units.service_unit(),
+        "current": file.read_text() == _HEADER + units.service_unit(),
         "at_login": query_systemd("is-enabled", NAME),
         "now": query_systemd("is-active", NAME),
         "other_daemon": _other_daemon(),
@@ -135,7 +135,7 @@ def _status_lines(facts: Mapping[str, object]) -> Iterator[str]:
 def _is_ours(file: Path) -> bool:
     """Return whether this or another installation wrote a unit; only the program's path may differ."""
     lines = file.read_text().splitlines()
-    expected = (_OURS + units.service_unit()).splitlines()
+    expected = (_HEADER + units.service_unit()).splitlines()
     return [line for line in lines if not line.startswith("ExecStart=")] == [
         line for line in expected if not line.startswith("ExecStart=")
     ]

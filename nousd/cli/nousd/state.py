@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from nousd.config.settings import Settings
     from nousd.replay.play import Tuning
 
-_FINE: Final = 0
-_WRONG: Final = 1
+_OK: Final = 0
+_FAILED: Final = 1
 
 _JSON: Final = Argument("json", Annotated[bool, typer.Option("--json", help="Print JSON.")], False)
 _SALVAGE: Final = Argument(
@@ -173,7 +173,7 @@ def _check(settings: Settings, values: dict[str, Any]) -> CommandOutput:
         return _salvage(settings, out)
     report = check(_log_of(settings), progress=_progress())
     return CommandOutput(
-        report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors)
+        report, [*map(str, report.findings), report.summary], _FAILED * bool(report.errors)
     )
 
 
@@ -182,7 +182,7 @@ def _salvage(settings: Settings, out: Path) -> CommandOutput:
 
     report = salvage(_log_of(settings), out.absolute(), progress=_progress())
     return CommandOutput(
-        report, [*map(str, report.findings), report.summary], _WRONG * bool(report.errors)
+        report, [*map(str, report.findings), report.summary], _FAILED * bool(report.errors)
     )
 
 
@@ -190,7 +190,7 @@ def _backup(settings: Settings, values: dict[str, Any]) -> CommandOutput:
     from nousd.admin.backup import backup
 
     report = backup(_log_of(settings), values["file"].absolute())
-    return CommandOutput(report, [report.summary], _FINE)
+    return CommandOutput(report, [report.summary], _OK)
 
 
 def _vacuum(settings: Settings, _values: dict[str, Any]) -> CommandOutput:
@@ -202,7 +202,7 @@ def _vacuum(settings: Settings, _values: dict[str, Any]) -> CommandOutput:
         f" {report.artifacts_dropped} unused artifacts dropped;"
         f" {report.bytes_before} bytes before, {report.bytes_after} after"
     )
-    return CommandOutput(report, [line], _FINE)
+    return CommandOutput(report, [line], _OK)
 
 
 def _replay(settings: Settings, values: dict[str, Any]) -> CommandOutput:
@@ -211,7 +211,7 @@ def _replay(settings: Settings, values: dict[str, Any]) -> CommandOutput:
 
     with open_log(_log_of(settings)) as connection:
         report = replay(connection, values["run"], _tuning(settings))
-    return CommandOutput(report, report.lines, _FINE if report.is_same else _WRONG)
+    return CommandOutput(report, report.lines, _OK if report.is_same else _FAILED)
 
 
 def _record(settings: Settings, values: dict[str, Any]) -> CommandOutput:
@@ -228,7 +228,7 @@ def _record(settings: Settings, values: dict[str, Any]) -> CommandOutput:
             dialects={name: provider.dialect for name, provider in settings.providers.items()},
             tuning=_tuning(settings),
         )
-    return CommandOutput(report, [report.summary], _FINE)
+    return CommandOutput(report, [report.summary], _OK)
 
 
 def placeholders(settings: Settings) -> dict[str, str]:
@@ -259,7 +259,7 @@ def _doctor(values: dict[str, Any]) -> None:
 
     config, wants_json = values.pop("config"), values.pop("json")
     report = doctor(values, os.environ, config)
-    output = CommandOutput(report, [*report.lines()], _WRONG * bool(report.failed))
+    output = CommandOutput(report, [*report.lines()], _FAILED * bool(report.failed))
     tell(output, wants_json=wants_json)
 
 
@@ -283,7 +283,7 @@ def _bundle(values: dict[str, Any]) -> None:
         print(report.summary, file=sys.stderr)
     else:
         report = bundle(request, Path(output).absolute(), overwrite=force)
-        tell(CommandOutput(report, [report.summary], _FINE), wants_json=wants_json)
+        tell(CommandOutput(report, [report.summary], _OK), wants_json=wants_json)
 
 
 _BUNDLE_HELP: Final = "Collect what a bug report needs, without secrets."
@@ -320,7 +320,7 @@ def _progress() -> Callable[[int], None]:
     return say if sys.stderr.isatty() else say_nothing
 
 
-_OF_A_PLAY: Final = ("compact_at", "keep_recent_tokens")
+_REPLAY_SETTINGS: Final = ("compact_at", "keep_recent_tokens")
 """The settings that a run depends on and that its log does not contain."""
 
 STATE_COMMANDS: Final[dict[str, StateCommand]] = {
@@ -336,13 +336,13 @@ STATE_COMMANDS: Final[dict[str, StateCommand]] = {
         "whether its events are the same.",
         (_RUN,),
         _replay,
-        _OF_A_PLAY,
+        _REPLAY_SETTINGS,
     ),
     "record": StateCommand(
         "Make a fixture of a run whose raw streams were kept with --record.",
         (_RUN, _FROM, _OUTPUT),
         _record,
-        ("workdir", "workspaces", *_OF_A_PLAY),
+        ("workdir", "workspaces", *_REPLAY_SETTINGS),
     ),
 }
 """Name on the command line -> command."""

@@ -23,7 +23,7 @@ Payload = Mapping[str, Any]
 def as_text(answer: Answer) -> list[str]:
     """Return the lines that show a response. A response without the expected keys is shown as JSON."""
     try:
-        return list(_SHOWN.get(answer.type, _keys_and_values)(answer.payload))
+        return list(_RENDERERS.get(answer.type, _keys_and_values)(answer.payload))
     except KeyError:
         return list(_render_json(answer.payload))
 
@@ -330,7 +330,7 @@ def _format_name(payload: Payload) -> str:
     return f' "{payload["name"]}"' if payload.get("name") else ""
 
 
-_SHOWN: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
+_RENDERERS: Final[dict[str, Callable[[Payload], Iterator[str]]]] = {
     "pong": _render_pong,
     "accepted": _render_accepted,
     "result": _render_result,

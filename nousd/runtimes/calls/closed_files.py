@@ -12,7 +12,7 @@ from nousd.runtimes.calls.host import CallHost
 from nousd.tools.fs.folder_threads import in_folder_thread
 from nousd.tools.fs.resolved_path import UNKNOWN_NAME
 from nousd.tools.interface import ToolContext
-from nousd.tools.sandbox.deny_scan import UNFOUND
+from nousd.tools.sandbox.deny_scan import SEARCH_INCOMPLETE
 from nousd.wire.objects.tool_footprint import Access
 
 
@@ -35,6 +35,6 @@ def _doubt(access: Access, context: ToolContext, closed: DeniedPaths) -> str:
         is_complete = sandbox is None or sandbox.finds_closed(
             context.workdir, closed.reading, closed.writing
         )
-        return "" if is_complete else UNFOUND
+        return "" if is_complete else SEARCH_INCOMPLETE
     path_sandbox = context.path_sandbox.restrict(reading=closed.reading)
     return UNKNOWN_NAME if any(map(path_sandbox.is_unknown, access.paths)) else ""

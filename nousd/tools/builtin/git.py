@@ -81,7 +81,7 @@ _VARIABLES: Final = {
 _OUTPUT_CHARS_SHOWN: Final = 200
 _STATE_CHARS: Final = len("XY ")
 
-_LOOKING: Final = {"GIT_OPTIONAL_LOCKS": "0"}
+_READ_ONLY_VARIABLES: Final = {"GIT_OPTIONAL_LOCKS": "0"}
 
 
 class Git(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ async def _git(args: Git, context: ToolContext) -> ToolResult:
         argv=(_program(), *_OPTIONS, *command),
         sandbox=sandbox,
         timeout_seconds=TIMEOUT_SECONDS,
-        variables=_VARIABLES if changes else {**_VARIABLES, **_LOOKING},
+        variables=_VARIABLES if changes else {**_VARIABLES, **_READ_ONLY_VARIABLES},
         opened=_list_worktree_paths(args, context),
         is_read_only=not changes,
     )

@@ -20,7 +20,7 @@ _DEV_NULL: Final = "/dev/null"
 _HUNK: Final = re.compile(
     r"@@ -([0-9]{1,9})(?:,([0-9]{1,9}))? \+([0-9]{1,9})(?:,([0-9]{1,9}))? @@(?: .*)?", re.ASCII
 )
-_BEFORE_ALL_TIME: Final = re.compile(r"19(?:69-12-31|70-01-01)\b", re.ASCII)
+_EPOCH_STAMP: Final = re.compile(r"19(?:69-12-31|70-01-01)\b", re.ASCII)
 
 
 class Hunk(NamedTuple):
@@ -189,7 +189,7 @@ class _Reader:
         names = []
         for _ in range(2):
             name, _tab, stamp = self._line()[4:].partition("\t")
-            is_absent = name == _DEV_NULL or _BEFORE_ALL_TIME.match(stamp)
+            is_absent = name == _DEV_NULL or _EPOCH_STAMP.match(stamp)
             names.append(None if is_absent else unquote(name))
             self._index += 1
         if names == [None, None]:
@@ -295,7 +295,7 @@ class _Body:
 
     def take(self, line: str) -> bool:
         """Take the next line; return False if it is not a line of a hunk or exceeds the counts."""
-        take = _TAKES.get(line[:1])
+        take = _LINE_HANDLERS.get(line[:1])
         if take is not None:
             take(self, line[1:])
         elif line in {"", "\r"}:  # an empty line whose leading space was lost
@@ -325,7 +325,7 @@ class _Body:
         self._last = sides
 
 
-_TAKES: Final[dict[str, Callable[[Any, str], None]]] = {
+_LINE_HANDLERS: Final[dict[str, Callable[[Any, str], None]]] = {
     " ": _Body.keep,
     "+": _Body.add,
     "-": _Body.remove,

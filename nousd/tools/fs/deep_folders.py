@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 T = TypeVar("T", str, bytes)
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def walk(top: T) -> Iterator[tuple[T, list[T], list[T]]]:
@@ -85,10 +85,10 @@ def _is_unlinked(name: str, folder: int) -> bool:
 @contextmanager
 def _open_folder(name: str | os.PathLike[str], parent: int | None = None) -> Iterator[int]:
     """Open a folder, even if its mode denies its owner all access."""
-    descriptor = os.open(name, os.O_PATH | _FOLDER, dir_fd=parent)
+    descriptor = os.open(name, os.O_PATH | _FOLDER_FLAGS, dir_fd=parent)
     try:
         os.chmod(f"/proc/self/fd/{descriptor}", 0o700)
-        folder = os.open(name, _FOLDER, dir_fd=parent)
+        folder = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
     finally:
         os.close(descriptor)
     try:

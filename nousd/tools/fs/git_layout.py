@@ -26,7 +26,7 @@ _PARTS: Final = ("HEAD", "objects", "refs", "commondir")
 _ATTRIBUTES: Final = ".gitattributes"
 _ATTRIBUTES_BYTES_MAX: Final = 1024 * 1024
 
-_SET_BY_NAME: Final = (
+_HARMLESS_ATTRIBUTES: Final = (
     rb"text|binary|crlf|ident|delta|whitespace|export-ignore|export-subst|lockable"
     rb"|(?:linguist|gitlab)-[a-z-]+"
 )
@@ -133,7 +133,7 @@ def _driver() -> re.Pattern[bytes]:
             [^= \t\r\n\0]+ (?:[ \t\r\0]|$) )
         .* $
         """
-        % _SET_BY_NAME,
+        % _HARMLESS_ATTRIBUTES,
         re.MULTILINE | re.VERBOSE,
     )
 

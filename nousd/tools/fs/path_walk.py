@@ -22,7 +22,7 @@ SYMLINKS_MAX: Final = 40
 DEPTH_MAX: Final = 128
 """Maximum depth of directories. Each one takes a descriptor during a walk."""
 
-_FOLDER: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Missing = Literal["fail", "create", "imagine"]
 """What to do with a directory on the way that does not exist."""
@@ -144,7 +144,7 @@ class PathWalk:
         if parent is None:
             return None
         try:
-            return os.open(name, _FOLDER, dir_fd=parent)
+            return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             if missing == "imagine":
                 return None
@@ -155,7 +155,7 @@ class PathWalk:
         if self._rules.restrictions.close_to_writing(parts):
             raise make_denied_error(self._given_path, "writing")
         os.mkdir(name, dir_fd=parent)
-        return os.open(name, _FOLDER, dir_fd=parent)
+        return os.open(name, _FOLDER_FLAGS, dir_fd=parent)
 
     def _link_target(self, name: str) -> str | None:
         folder = self._folders[-1]

@@ -22,7 +22,7 @@ from nousd.tools.fs.outside_paths import Parts
 from nousd.tools.fs.path_errors import make_denied_error
 
 # O_NONBLOCK: opening a FIFO that nobody writes to must not block.
-_ALWAYS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_OPEN_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 SEVERAL_NAMES: Final = (
     "it has several names (hard links), and another may lie outside of the workdir"
@@ -178,7 +178,7 @@ class ResolvedPath:
 
     def open(self, flags: int) -> int:
         """Return a descriptor; never follow a link, never block. Restrictions are not checked."""
-        return os.open(self.name, flags | _ALWAYS, dir_fd=self.folder)
+        return os.open(self.name, flags | _OPEN_FLAGS, dir_fd=self.folder)
 
     def open_file(self) -> BinaryIO:
         """Open a regular file for reading.

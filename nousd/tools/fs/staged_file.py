@@ -20,7 +20,7 @@ from typing import Final
 
 from nousd.tools.fs.resolved_path import ResolvedPath
 
-_ONLY_NAMED: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
+_NO_TMPFILE_ERRORS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
 """Errors of file systems that do not support files without names."""
 
 
@@ -118,7 +118,7 @@ def _create_file(folder: int) -> tuple[int, str | None]:
     try:
         return os.open(".", flags | os.O_TMPFILE, 0o666, dir_fd=folder), None
     except OSError as error:
-        if error.errno not in _ONLY_NAMED:
+        if error.errno not in _NO_TMPFILE_ERRORS:
             raise
     name = _new_name()
     flags |= os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

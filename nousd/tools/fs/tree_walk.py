@@ -19,8 +19,8 @@ from nousd.tools.fs.resolved_path import ResolvedPath
 
 SKIPPED_FOLDERS: Final = frozenset({".git"})
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 Parts = tuple[str, ...]
 
@@ -54,7 +54,7 @@ class Tree:
     def open_file(self, parts: Parts) -> Iterator[BinaryIO]:
         """Open a regular file; OSError for anything else, and for files with several names."""
         with self._folder(parts[:-1]) as folder:
-            descriptor = os.open(parts[-1], _FILE, dir_fd=folder)
+            descriptor = os.open(parts[-1], _FILE_FLAGS, dir_fd=folder)
         with self._confinement.restrictions.open_descriptor(descriptor) as file:
             yield file
 
@@ -71,10 +71,10 @@ class Tree:
 
     @contextmanager
     def _folder(self, parts: Parts) -> Iterator[int]:
-        descriptor = os.open(".", _FOLDER, dir_fd=self._top)
+        descriptor = os.open(".", _FOLDER_FLAGS, dir_fd=self._top)
         try:
             for name in parts:
-                below = os.open(name, _FOLDER, dir_fd=descriptor)
+                below = os.open(name, _FOLDER_FLAGS, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = below
                 if self._confinement.is_kernels(below):

@@ -36,7 +36,7 @@ PR_SET_CHILD_SUBREAPER = 36
 KILLING_SECONDS_MAX = 2.0
 """How long processes may take to die of SIGKILL; some are stuck in the kernel, or cannot be killed."""
 
-OPEN_FILES_USUAL = 1024
+OPEN_FILES_DEFAULT = 1024
 """Files that a program may have open unless it raises the limit; the usual default of systems."""
 
 OPEN_FILES_MAX = 65_536
@@ -220,8 +220,8 @@ def _expect_few_files() -> None:
     ``select``. The program can raise it again.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_USUAL:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_USUAL, hard))
+    if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_DEFAULT:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_DEFAULT, hard))
 
 
 def _limit(limits: Limits) -> None:

@@ -36,15 +36,15 @@ STAGING = "/sys"
 ETC = f"{STAGING}/etc"
 FOLDER = f"{STAGING}/folder"
 FILE = f"{STAGING}/file"
-NOTHING = "/dev/null"
+DEV_NULL = "/dev/null"
 
-ON_THE_WAY = "on the way"
+PARENT = "on the way"
 """A folder on the way to a closed path: it cannot be moved."""
 KEEP = "keep"
 """A closed path that can be read, but neither moved nor changed."""
 COVER = "cover"
 """A closed path whose content is invisible."""
-STAND = "stand"
+PLACEHOLDER = "stand"
 """A placeholder: it is covered, and must exist."""
 
 CLONE_NEWNS = 0x20000
@@ -63,7 +63,7 @@ READ_ONLY = 1
 NO_OTHER_USERS = 2
 NO_DEVICES = 4
 
-FOUND = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 FAILED = 126
 TOO_OLD = "the kernel is older than Linux 5.12"
@@ -147,7 +147,7 @@ def _show(path: str, found: int) -> None:
 
 def _root(path: str, *, is_writable: bool) -> int:
     try:
-        tree = _tree(_open_below(os.open("/", FOUND), path))
+        tree = _tree(_open_below(os.open("/", PATH_FLAGS), path))
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None
     if not is_writable:
@@ -162,7 +162,7 @@ def _make_mount_point(name: str, tree: int) -> int:
         _write(mount_point, b"")
     elif not os.path.lexists(mount_point):
         os.mkdir(mount_point, 0o755)  # noqa: PTH102
-    return os.open(mount_point, FOUND)
+    return os.open(mount_point, PATH_FLAGS)
 
 
 def _place(name: str) -> str:
@@ -181,7 +181,7 @@ def _open_below(folder: int, path: str) -> int:
     """Return a descriptor of a path below an open directory, which is closed."""
     for name in path.split("/"):
         if name:
-            found = os.open(name, FOUND, dir_fd=folder)
+            found = os.open(name, PATH_FLAGS, dir_fd=folder)
             os.close(folder)
             folder = found
     if stat.S_ISLNK(os.fstat(folder).st_mode):
@@ -192,18 +192,18 @@ def _open_below(folder: int, path: str) -> int:
 def _close(folder: int, closed: dict[str, Any]) -> None:
     for name, (closing, content, below) in closed.items():
         try:
-            descriptor = os.open(name, FOUND, dir_fd=folder)
+            descriptor = os.open(name, PATH_FLAGS, dir_fd=folder)
         except PermissionError:
             # The folder's owner could grant himself access, and the path would no longer be closed.
             _set(folder, READ_ONLY)
             continue
         except (FileNotFoundError, NotADirectoryError):
-            if closing == STAND:
+            if closing == PLACEHOLDER:
                 raise
             continue
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISLNK(mode):
-            if closing == STAND:
+            if closing == PLACEHOLDER:
                 raise OSError(errno.ELOOP, "has become a symbolic link", name)
         else:
             tree = _closing(closing, content, descriptor, mode)
@@ -215,7 +215,7 @@ def _close(folder: int, closed: dict[str, Any]) -> None:
 
 def _closing(closing: str, content: bytes | None, descriptor: int, mode: int) -> int:
     """Return the mount that closes a path, to be attached to it."""
-    if closing in (COVER, STAND):
+    if closing in (COVER, PLACEHOLDER):
         cover = _cover(content, mode)
         tree = _tree(cover)
         os.close(cover)
@@ -229,12 +229,12 @@ def _closing(closing: str, content: bytes | None, descriptor: int, mode: int) ->
 
 def _cover(content: bytes | None, mode: int) -> int:
     if stat.S_ISDIR(mode):
-        return os.open(FOLDER, FOUND)
+        return os.open(FOLDER, PATH_FLAGS)
     if content is None:
-        return os.open(NOTHING, FOUND)
+        return os.open(DEV_NULL, PATH_FLAGS)
     cover = f"{FILE}.{content.hex()}"
     _write(cover, content)
-    return os.open(cover, FOUND)
+    return os.open(cover, PATH_FLAGS)
 
 
 def _tree(descriptor: int) -> int:

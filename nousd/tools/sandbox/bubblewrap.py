@@ -41,7 +41,7 @@ from nousd.tools.fs.containment import folders_around, lies_in, lies_in_any, lie
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import seccomp
-from nousd.tools.sandbox._bubblewrap_main import COVER, ETC, KEEP, ON_THE_WAY, STAGING, STAND
+from nousd.tools.sandbox._bubblewrap_main import COVER, ETC, KEEP, PARENT, PLACEHOLDER, STAGING
 from nousd.tools.sandbox.deny_scan import Search
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from nousd.tools.sandbox.limits import TEMPORARY_BYTES_MAX
@@ -63,9 +63,9 @@ HOME: Final = f"{TEMPORARY}/home"
 
 _PROGRAM: Final = own_program("nousd.tools.sandbox._bubblewrap_main")
 
-_EMPTY: Final = ("/home", "/root", "/run", "/var")
+_EMPTY_FOLDERS: Final = ("/home", "/root", "/run", "/var")
 
-_ALONE: Final = (
+_ISOLATION_OPTIONS: Final = (
     *("--unshare-all", "--unshare-user", "--cap-drop", "ALL"),
     *("--die-with-parent", "--new-session"),
 )
@@ -177,7 +177,7 @@ def _plan(places: Places, roots: Sequence[Root]) -> bytes:
 def _arguments(
     request: Request, places: Places, roots: Sequence[Root], rules: int
 ) -> Iterator[str]:
-    yield from _ALONE
+    yield from _ISOLATION_OPTIONS
     if request.network:
         yield "--share-net"
     yield from _machine(places.readable, {root.path for root in roots})
@@ -202,7 +202,7 @@ def _machine(readable: Sequence[Path], lay_out: Collection[Path]) -> Iterator[st
     yield from ("--ro-bind", ETC, "/etc")
     yield from ("--proc", "/proc", "--dev", "/dev")
     yield from ("--size", size, "--tmpfs", "/dev/shm", "--size", size, "--tmpfs", TEMPORARY)  # noqa: S108
-    for folder in (*_EMPTY, HOME):
+    for folder in (*_EMPTY_FOLDERS, HOME):
         yield from ("--dir", folder)
 
 
@@ -331,7 +331,7 @@ def lay_out(places: Places, placeholders: Iterable[Path]) -> list[Root]:
     closings = [
         *((path, KEEP, None) for path in places.protected),
         *((path, COVER, None) for path in places.hidden),
-        *((path, STAND, content_of(path)) for path in placeholders),
+        *((path, PLACEHOLDER, content_of(path)) for path in placeholders),
     ]
     roots: list[Root] = []
     for path, is_writable in _list_layout_paths(places, [path for path, _, _ in closings]):
@@ -367,9 +367,9 @@ def _innermost(path: Path, roots: Sequence[Root]) -> int:
 
 def _insert(closed: Closed, names: Sequence[str], closing: str, content: bytes | None) -> None:
     for name in names[:-1]:
-        outer_closing, _, closed = closed.setdefault(name, (ON_THE_WAY, None, {}))
-        if outer_closing in (COVER, STAND):
+        outer_closing, _, closed = closed.setdefault(name, (PARENT, None, {}))
+        if outer_closing in (COVER, PLACEHOLDER):
             return
     if names:
-        below = closed.get(names[-1], (ON_THE_WAY, None, {}))[2] if closing == KEEP else {}
+        below = closed.get(names[-1], (PARENT, None, {}))[2] if closing == KEEP else {}
         closed[names[-1]] = (closing, content, below)

@@ -46,7 +46,7 @@ PROTECTED_MAX: Final = 200
 WORKDIRS_MAX: Final = 100
 """Number of workspaces, the most recently used ones, whose paths are remembered."""
 
-UNFOUND: Final = (
+SEARCH_INCOMPLETE: Final = (
     "rules deny reading in this workdir, and it is too large for telling where: more than"
     f" {ENTRIES_MAX} entries or {HIDDEN_MAX} places"
 )
@@ -192,7 +192,7 @@ class Search:
         known = self._get_known(workdir)
         walk, hidden, is_missing = self._find_hidden(workdir, patterns, known, shown)
         if is_missing and not may_miss:
-            raise ToolError(f"sandbox_failed: {UNFOUND}")
+            raise ToolError(f"sandbox_failed: {SEARCH_INCOMPLETE}")
         existing = [path for path in known.paths if _is_still(workdir, path, patterns)]
         protected = tuple(dict.fromkeys((*existing, *walk.protected)))
         known.paths = protected[:PROTECTED_MAX]

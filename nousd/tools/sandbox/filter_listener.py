@@ -28,14 +28,14 @@ _ALLOW_ALL: Final = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
 
 _YAMA: Final = Path("/proc/sys/kernel/yama/ptrace_scope")
 
-_FORBIDDEN_TO_USERS: Final = 2
+_YAMA_ADMIN_ONLY: Final = 2
 
 
 @lru_cache(maxsize=1)
 def why_not() -> str | None:
     """Return why calls cannot be decided; None if they can. The first call blocks for a moment."""
     with suppress(OSError, ValueError):
-        if int(_YAMA.read_text()) >= _FORBIDDEN_TO_USERS:
+        if int(_YAMA.read_text()) >= _YAMA_ADMIN_ONLY:
             return f"{_YAMA} forbids looking into one's own processes"
     reasons: list[str] = []
     # A filter cannot be removed, so it is tried in a thread that ends.

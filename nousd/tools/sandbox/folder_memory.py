@@ -32,7 +32,7 @@ UNSETTLED_NS: Final = 2_500_000_000
 """How long after a change another one may leave the same times: the coarsest file systems have a
 resolution of two seconds, and their time may be one tick of the kernel behind the clock."""
 
-_KEEPING_TIMES: Final = frozenset(
+_FILE_SYSTEMS_WITH_TIMES: Final = frozenset(
     (
         0xEF53,  # ext2, ext3, ext4
         0x58465342,  # XFS
@@ -49,7 +49,7 @@ _KEEPING_TIMES: Final = frozenset(
 _STATFS_BYTES: Final = 256
 """Larger than the kernel's ``struct statfs``, which begins with the magic number."""
 
-_READ: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -87,7 +87,7 @@ def listing_of(path: str, entries_max: int) -> Listing:
         OSError: it does not exist, or cannot be listed.
     """
     # One descriptor for both, because the path may lead to another folder at any time.
-    descriptor = os.open(path, _READ)
+    descriptor = os.open(path, _FOLDER_FLAGS)
     try:
         stamp = stamp_of(os.fstat(descriptor)) if _keeps_times(descriptor) else None
         with os.scandir(descriptor) as found:
@@ -110,7 +110,7 @@ def _keeps_times(descriptor: int) -> bool:
     if _LIBC.fstatfs(descriptor, status):
         return False
     (number,) = struct.unpack_from("@l", status)
-    return number & 0xFFFFFFFF in _KEEPING_TIMES
+    return number & 0xFFFFFFFF in _FILE_SYSTEMS_WITH_TIMES
 
 
 class RememberedFolders:

@@ -23,11 +23,11 @@ WORKTREES: Final = ".worktrees"
 
 _COMMON: Final = "commondir"
 
-_RUNS: Final = ("config", "config.worktree", _COMMON, "hooks", "modules")
+_EXECUTING_NAMES: Final = ("config", "config.worktree", _COMMON, "hooks", "modules")
 """Names in a git directory that make git run programs. Modules have their own configs and hooks, and so
 has another common directory."""
 
-_LEADS: Final = (_COMMON, "config.worktree", "gitdir")
+_LINKING_NAMES: Final = (_COMMON, "config.worktree", "gitdir")
 
 _TEXT_BYTES_MAX: Final = 64 * 1024
 
@@ -48,7 +48,7 @@ _WORDS_MAX: Final = 10_000
 _PLACE_CHARS_MAX: Final = 1000
 _NAME_CHARS_MAX: Final = 200
 
-_ELSEWHERE: Final = re.compile(
+_PATH_SETTINGS: Final = re.compile(
     r"^[ \t]*(?:\[[^\n\]]*\][ \t]*)?(?:(hookspath|path)|attributesfile)[ \t]*=(.+)",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -103,13 +103,13 @@ def _find_closed_in_git_folder(git: Path, *tops: Path) -> ObeyedByGit:
         else [
             folder / name
             for folder in worktrees
-            for name in _LEADS
+            for name in _LINKING_NAMES
             if os.path.isdir(folder)  # noqa: PTH112
         ]
     )
     named = find_paths_named_by(git, *tops)
     return ObeyedByGit(
-        (*(git / name for name in _RUNS), *of_worktrees, *named.paths), named.is_partial
+        (*(git / name for name in _EXECUTING_NAMES), *of_worktrees, *named.paths), named.is_partial
     )
 
 
@@ -196,7 +196,7 @@ def _places_in(config: str, bases: Sequence[Path]) -> tuple[list[tuple[Path, boo
     """
     values = [
         (found, bool(key))
-        for key, value in _ELSEWHERE.findall(config)
+        for key, value in _PATH_SETTINGS.findall(config)
         for found in (value, _plain(value))
     ]
     # Unlike Path.expanduser, this leaves an unknown user as it is.

@@ -25,7 +25,7 @@ _NAME: Final = b".gitattributes"
 _HEADER: Final = struct.Struct(">4sII")
 _STATUS_BYTES: Final = 40
 _EXTENDED: Final = 0x4000
-_OWN_SIZES: Final = 4
+_PREFIX_VERSION: Final = 4
 """The first version in which a path reuses the beginning of the previous one."""
 
 _READ_BYTES_MAX: Final = 100 * 1024 * 1024
@@ -51,7 +51,7 @@ def _attributes_in(index: Path, _facts: tuple[int, ...], name_bytes: int) -> Att
         magic, version, count = _HEADER.unpack_from(data)
         if magic != b"DIRC" or len(data) > BYTES_MAX:
             return None
-        if version < _OWN_SIZES and _NAME not in data:
+        if version < _PREFIX_VERSION and _NAME not in data:
             return frozenset()
         entries = _entries(data, version, count, name_bytes)
         return frozenset(found for found in entries if found[0].rpartition(b"/")[2] == _NAME)
@@ -76,7 +76,7 @@ def _entries(
         offset += name_bytes
         is_extended = data[offset] << 8 & _EXTENDED
         offset += 4 if is_extended else 2
-        if version >= _OWN_SIZES:
+        if version >= _PREFIX_VERSION:
             left_out, offset = _number(data, offset)
             path = path[: len(path) - left_out]
         else:
@@ -84,7 +84,7 @@ def _entries(
         end = data.index(b"\0", offset)
         path += data[offset:end]
         yield path, content
-        offset = end + 1 if version >= _OWN_SIZES else began + ((end - began + 8) & ~7)
+        offset = end + 1 if version >= _PREFIX_VERSION else began + ((end - began + 8) & ~7)
 
 
 def _number(data: bytes, offset: int) -> tuple[int, int]:

@@ -72,7 +72,7 @@ _STRATEGIES: Final = {
 OF_A_REBASE: Final = (*_TODO_LISTS, *_STRATEGIES)
 """Files that git obeys when it continues a rebase or cherry-pick."""
 
-_CLOSED: Final = ("hooks", "modules")
+_SKIPPED_FOLDERS: Final = ("hooks", "modules")
 """Folders in which a command can make no files, or whose files are compared one by one."""
 
 _FAN_OUT: Final = re.compile(r"objects/[0-9a-f]{2}")
@@ -198,7 +198,7 @@ class GitLook:
                 elif entry.is_dir(follow_symlinks=False):
                     if _FAN_OUT.fullmatch(name):
                         yield from self._in_fan_out(name)
-                    elif name not in _CLOSED:
+                    elif name not in _SKIPPED_FOLDERS:
                         ahead.append(name)
 
     def _is_repository(self, path: str, entries: Sequence[os.DirEntry[str]]) -> bool:

@@ -102,7 +102,7 @@ git would write text prepared by a command, such as messages and logs, through t
 
 READ: Final = _EXECUTE | _READ_FILE | _READ_FOLDER
 WRITE: Final = _ALL & ~_DEVICES
-_OF_FILES: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | (1 << 15)
+_FILE_RIGHTS: Final = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | (1 << 15)
 
 _MACHINE: Final = (
     ("/proc", READ, False),
@@ -235,7 +235,7 @@ def _plan(places: Places, temporary: Path, sender: int, *, network: bool) -> dic
     )
     return {
         "rules": rules,
-        "of_files": _OF_FILES,
+        "of_files": _FILE_RIGHTS,
         "handled": _ALL,
         "filter": seccomp.program(
             families=families,

@@ -14,7 +14,7 @@ from typing import Final
 
 from nousd.tools.fs.open_nofollow import FOLDER, open_below, open_folder
 
-_LISTED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def names_below(folder: int, names: Sequence[str]) -> list[str]:
 
 def list_names(folder: int, name: str) -> list[str]:
     """Return the names in a folder that lies in an open one."""
-    descriptor = os.open(name, _LISTED, dir_fd=folder)
+    descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=folder)
     try:
         return os.listdir(descriptor)  # noqa: PTH208 - only this lists a descriptor
     finally:

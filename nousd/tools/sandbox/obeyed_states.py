@@ -25,10 +25,10 @@ COMPARED_BYTES_MAX: Final = 64 * 1024
 LINK_BYTES_MAX: Final = 4096
 """The maximum length of a path."""
 
-_ENDS_OF_LINES: Final = b"\r\n"
+_LINE_ENDS: Final = b"\r\n"
 """The bytes that git strips from the end of a file that names a folder, any number of them."""
 
-_OF_GITFILE: Final = b"gitdir: "
+_GITFILE_PREFIX: Final = b"gitdir: "
 _ABOVE_WORKTREES: Final = b"../.."
 """The common directory of a worktree, as git writes it."""
 
@@ -81,15 +81,15 @@ def link_of_git(path: Path, repositories: Collection[str]) -> State:
 
 def leads_two_up(commondir: Path) -> bool:
     """Return whether the ``commondir`` of a worktree names the folder two levels up, as usual."""
-    return beginning_of(commondir, BYTES_MAX).rstrip(_ENDS_OF_LINES) == _ABOVE_WORKTREES
+    return beginning_of(commondir, BYTES_MAX).rstrip(_LINE_ENDS) == _ABOVE_WORKTREES
 
 
 def _names_one_of(content: bytes, holder: Path, repositories: Collection[str]) -> bool:
     """Return whether a file ``.git`` names a worktree or submodule of a repository of the workspace:
     such a folder uses that repository's programs, or is closed like that repository.
     """
-    path = content.removeprefix(_OF_GITFILE).rstrip(_ENDS_OF_LINES)
-    is_plain = content.startswith(_OF_GITFILE) and path != b"" and b"\0" not in path
+    path = content.removeprefix(_GITFILE_PREFIX).rstrip(_LINE_ENDS)
+    is_plain = content.startswith(_GITFILE_PREFIX) and path != b"" and b"\0" not in path
     if not is_plain or len(content) > LINK_BYTES_MAX:
         return False
     target = Path(os.path.realpath(holder / os.fsdecode(path)))

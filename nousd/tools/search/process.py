@@ -31,7 +31,7 @@ PATH_CHARS_MAX: Final = 4096
 _PIECE_CHARS: Final = 100_000
 
 _PROGRAM: Final = own_program("nousd.tools.search._search_main")
-_IMPOSSIBLE: Final = 2
+_INVALID_REQUEST_CODE: Final = 2
 
 
 async def search(
@@ -69,7 +69,7 @@ async def search(
     failure = _failure(ended, seconds_max)
     if failure is not None:
         raise ToolError(f"{command}_failed: {failure}")
-    if ended.code == _IMPOSSIBLE:
+    if ended.code == _INVALID_REQUEST_CODE:
         raise ToolError(result.text)
     return result if result.text else ToolResult(text=empty_text)
 
@@ -107,7 +107,7 @@ def _failure(ended: ProcessEnd, seconds_max: float) -> str | None:
         return f"took longer than {seconds_max:g} seconds; narrow the search"
     if ended.failure is not None:
         return ended.failure
-    if ended.code not in (0, _IMPOSSIBLE):
+    if ended.code not in (0, _INVALID_REQUEST_CODE):
         return f"the search process ended with code {ended.code}"
     return None
 

@@ -18,7 +18,7 @@ Network = IPv4Network | IPv6Network
 
 _NAT64: Final = IPv6Network("64:ff9b::/96")
 
-_NOT_PUBLIC: Final[tuple[Network, ...]] = (
+_PRIVATE_NETWORKS: Final[tuple[Network, ...]] = (
     # The metadata service of a cloud, at an address that looks public.
     IPv4Network("168.63.129.16/32"),
     # The standard library knows only some of these, depending on its version.
@@ -42,7 +42,7 @@ def is_public(address: Address) -> bool:
         address.is_global
         and not address.is_multicast
         and not address.is_reserved
-        and not any(address in network for network in _NOT_PUBLIC)
+        and not any(address in network for network in _PRIVATE_NETWORKS)
     )
 
 

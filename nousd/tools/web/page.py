@@ -30,8 +30,8 @@ EXTRACT_SECONDS_MAX: Final = 20.0
 
 Form = Literal["markdown", "text", "raw"]
 
-_HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
-_TEXTS: Final = frozenset(
+_HTML_TYPES: Final = frozenset({"text/html", "application/xhtml+xml"})
+_TEXT_TYPES: Final = frozenset(
     {
         "",
         "application/javascript",
@@ -87,9 +87,13 @@ async def text_of(page: Page, form: Form) -> str:
         ToolError: the page is not text, or its conversion fails or takes too long.
     """
     kind = page.media_type
-    if kind in _HTML and form != "raw":
+    if kind in _HTML_TYPES and form != "raw":
         return await _of_html(page, form)
-    if not (kind.startswith("text/") or kind in _HTML | _TEXTS or kind.endswith(("+json", "+xml"))):
+    if not (
+        kind.startswith("text/")
+        or kind in _HTML_TYPES | _TEXT_TYPES
+        or kind.endswith(("+json", "+xml"))
+    ):
         raise ToolError(f"web_fetch_failed: {kind} is no text")
     if b"\0" in page.body[:8192] and _look_up_charset(page.charset) is None:
         raise ToolError("web_fetch_failed: the page is no text")
