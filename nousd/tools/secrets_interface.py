@@ -50,7 +50,7 @@ class _Unchanged(Generic[AnyStr]):
     """A filter that removes nothing.
 
     Args:
-        nothing: the empty text of its type.
+        empty: the empty text of its type.
     """
 
     def __init__(self, empty: AnyStr) -> None:

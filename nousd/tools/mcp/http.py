@@ -98,7 +98,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
     """The body of an answer, which is awaited until it is closed.
 
     Args:
-        waiting: closed with the body.
+        cleanup: closed with the body.
         is_stream: whether the body is a stream of bounded events rather than one message.
     """
 

@@ -53,7 +53,7 @@ class Detector:
     """The ``FindSandbox`` of one daemon.
 
     Args:
-        wanted: the only acceptable backend; ``auto`` for the first that works.
+        backend: the only acceptable backend; ``auto`` for the first that works.
     """
 
     def __init__(self, backend: SandboxName, chosen: SandboxChoices) -> None:

@@ -263,7 +263,7 @@ def map_call_numbers(*, entries: bool) -> dict[int, str]:
     column = ARCHITECTURES[platform.machine()][1]
     calls = METADATA | ENTRIES if entries else METADATA
     return {
-        number: name for name, columns in calls.items() if (number := columns[column]) is not None
+        number: name for name, numbers in calls.items() if (number := numbers[column]) is not None
     }
 
 

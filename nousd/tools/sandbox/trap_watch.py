@@ -86,7 +86,7 @@ class TrapWatch:
     """The state of a workspace before a command, to be compared with the state after it.
 
     Args:
-        look: finds the files; it bounds its search itself.
+        find_files: finds the files; it bounds its search itself.
         before: the result of the search before the command.
         outside: git folders elsewhere that commands may write in.
     """
