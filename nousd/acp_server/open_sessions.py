@@ -68,10 +68,10 @@ class OpenSessions:
 
     async def new(self, folder: str, servers: tuple[EditorServer, ...]) -> OpenSession:
         """Create a session whose workspace is ``folder``, and open it. Raises RpcError, ClientError."""
-        made = await self.ask(
+        created = await self.ask(
             "new_session", {"workspace": folder, "activate": False, "source": SOURCE}
         )
-        return await self._open_session(made["session_id"], servers)
+        return await self._open_session(created["session_id"], servers)
 
     async def reopen(
         self, session_id: str, servers: tuple[EditorServer, ...], *, folder: str | None

@@ -84,7 +84,7 @@ TellLeft = Callable[[Sequence[ObeyedFile]], None]
 """Receives the files that a command left behind and that programs would obey."""
 
 
-def nobody_listens(_left: Sequence[ObeyedFile]) -> None:
+def nobody_listens(_files: Sequence[ObeyedFile]) -> None:
     """A ``TellLeft`` that ignores the files."""
 
 

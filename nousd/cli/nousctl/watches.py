@@ -60,7 +60,7 @@ def _types(text: str) -> str | list[str]:
 def _input(options: Options, values: dict[str, Any]) -> int:
     from nousd.cli.nousctl import model_input
 
-    return model_input.show(options, values["wanted"], verify=values.get("verify", False))
+    return model_input.show(options, values["event_or_run"], verify=values.get("verify", False))
 
 
 WATCHES: Final[dict[str, Watch]] = {
@@ -132,7 +132,7 @@ WATCHES: Final[dict[str, Watch]] = {
         "Print the exact input of a model call, with its hash checked.",
         (
             Argument(
-                "wanted",
+                "event_or_run",
                 Annotated[
                     str,
                     typer.Argument(

@@ -125,7 +125,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
     await collector.finish()
     result = collector.tail()
     if process.facts is not None:
-        facts = _with_left(_with_own_limits(process.facts, command), process.left)
+        facts = _with_left(_with_own_limits(process.facts, command), process.left_files)
         result = msgspec.structs.replace(result, execution_env="sandbox", sandbox=facts)
     hints = (process.hint,) if process.hint and _REFUSAL.search(result.text) else ()
     return ProcessResult(
@@ -134,7 +134,7 @@ async def run_command(command: Command, context: ToolContext) -> ProcessResult:
         timeout_seconds=command.timeout_seconds,
         remarks=(
             *process.remarks,
-            *(remark_of(left.files) for left in process.left if left.files),
+            *(remark_of(found.files) for found in process.left_files if found.files),
             *hints,
         ),
     )
@@ -203,12 +203,12 @@ def _with_own_limits(facts: SandboxFacts, command: Command) -> SandboxFacts:
     return msgspec.structs.replace(facts, limits={**own_limits, **facts.limits})
 
 
-def _with_left(facts: SandboxFacts, left: Sequence[LeftFiles]) -> SandboxFacts:
+def _with_left(facts: SandboxFacts, left_files: Sequence[LeftFiles]) -> SandboxFacts:
     """Return the facts with the files that the command left and that programs would obey."""
     return msgspec.structs.replace(
         facts,
-        left=tuple(file for each in left for file in each.files),
-        is_left_partial=any(each.is_partial for each in left),
+        left=tuple(file for each in left_files for file in each.files),
+        is_left_partial=any(each.is_partial for each in left_files),
     )
 
 
@@ -239,8 +239,8 @@ async def _hold_sandbox(command: Command, context: ToolContext) -> AsyncIterator
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(sandbox_context.__exit__, None, None, None)
-        if left := tuple(file for each in process.left for file in each.files):
-            context.tell_left(left)
+        if files := tuple(file for each in process.left_files for file in each.files):
+            context.tell_left(files)
 
 
 def _enter_sandbox(

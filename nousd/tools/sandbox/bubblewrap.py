@@ -104,7 +104,7 @@ class Bubblewrap:
         remarks: list[str] = []
         with ExitStack() as stack:
             # Entered first, so that it looks last, when no placeholder is left in the workspace.
-            left = stack.enter_context(watch_traps(places.traps))
+            left_files = stack.enter_context(watch_traps(places.traps))
             try:
                 stack.enter_context(_report_replaced(request.workdir, closed, remarks))
                 if places.config_guard is not None:
@@ -129,7 +129,7 @@ class Bubblewrap:
                 descriptors=(plan, rules),
                 limits=self._chosen.limits,
                 remarks=remarks,
-                left=left,
+                left_files=left_files,
                 is_holder=True,
             )
 

@@ -56,7 +56,8 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
         descriptors: the descriptors that it inherits.
         limits: the limits that the supervisor enforces.
         remarks: facts for the model; complete at the end of the block.
-        left: the files that the command left and that programs obey; complete at the end of the block.
+        left_files: the files that the command left and that programs obey; complete at the end of the
+            block.
         hint: advice on the sandbox for the model, in case the program was denied access.
         is_holder: whether the first process only holds the sandbox and ends last. Killing it kills all
             others, so SIGTERM is sent to them and not to it.
@@ -70,7 +71,7 @@ class SandboxedProcess(msgspec.Struct, frozen=True, kw_only=True):
     descriptors: tuple[int, ...] = ()
     limits: Limits = Limits()
     remarks: list[str] = msgspec.field(default_factory=list)
-    left: list[LeftFiles] = msgspec.field(default_factory=list)
+    left_files: list[LeftFiles] = msgspec.field(default_factory=list)
     hint: str = ""
     is_holder: bool = False
     asks_on: int | None = None

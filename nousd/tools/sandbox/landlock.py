@@ -161,7 +161,7 @@ class Landlock:
         """See ``Sandbox.hold``."""
         places = places_of(request, self._chosen, self._search)
         with ExitStack() as stack:
-            left = stack.enter_context(watch_traps(places.traps))
+            left_files = stack.enter_context(watch_traps(places.traps))
             try:
                 temporary = stack.enter_context(temporary_folder(_TEMPORARY))
                 home = _make_home(temporary, places, request)
@@ -182,7 +182,7 @@ class Landlock:
                 facts=self._facts(request, places, temporary),
                 descriptors=(descriptor, *(() if sender < 0 else (receiver, sender))),
                 limits=self._chosen.limits,
-                left=left,
+                left_files=left_files,
                 hint=HINT_WITHOUT_LISTENER if sender < 0 else HINT,
                 asks_on=None if sender < 0 else receiver,
             )

@@ -359,11 +359,11 @@ def _mode(argument: int, default: int) -> list[bytes]:
 
 def _opening(flags: int, writing: int, reading: int) -> list[bytes]:
     """Return the steps for a call that opens a file. Its mode is undefined unless it makes the file."""
-    made = [_loading(flags + 1), *_when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)]
+    steps = [_loading(flags + 1), *_when(_IF_ANY_BIT, _RUNS_AS_OWNER, _REFUSE)]
     return [
         _loading(flags),
-        _step(_IF_ANY_BIT, _CREATES, otherwise=len(made)),
-        *made,
+        _step(_IF_ANY_BIT, _CREATES, otherwise=len(steps)),
+        *steps,
         _loading(flags),
         *_when(_IF_ANY_BIT, _CREATES_OR_WRITES, writing),
         _step(_RETURN, reading),
