@@ -8,9 +8,10 @@
             ...
             disk.mend()
 
-It is a VFS over the real files below SQLite's writing connection; reads are unchanged. A sync that fails
-does what Linux does: pages that could not be written count as written from then on, and no later sync
-says otherwise.
+It is a VFS over the real files below SQLite's writing connection; reads are unchanged. A sync that
+fails does what Linux does (since 4.13): pages that could not be written count as written from then on,
+each other open file of the same name reports the failure at its next sync, once, and no later sync says
+otherwise.
 """
 
 from __future__ import annotations
@@ -139,6 +140,7 @@ class _Surface:
     def __init__(self, durable: bytes) -> None:
         self.durable = bytearray(durable)
         self.unsynced: list[tuple[int, bytes | None]] = []
+        self.failed_syncs = 0
 
     def write(self, offset: int, data: bytes) -> None:
         self.unsynced.append((offset, data))
@@ -153,6 +155,7 @@ class _Surface:
     def fail_to_sync(self, chance: random.Random) -> None:
         self._apply(self.durable, [change for change in self.unsynced if chance.random() < 0.5])
         self.unsynced.clear()
+        self.failed_syncs += 1
 
     def left_by_power_cut(self, chance: random.Random) -> bytes:
         content = bytearray(self.durable)
@@ -198,6 +201,7 @@ class _File(apsw.VFSFile):
         self._disk = disk
         self._path = name.filename() if isinstance(name, apsw.URIFilename) else name
         self._surface = disk._surface(self._path)
+        self._reported_failures = self._surface.failed_syncs
         super().__init__("", name, flags)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
@@ -244,6 +248,9 @@ class _File(apsw.VFSFile):
         with self._disk._lock:
             fault = self._disk._judge(self._path, is_sync=is_sync)
             steps[fault]()
+            if is_sync and self._reported_failures != self._surface.failed_syncs:
+                self._reported_failures = self._surface.failed_syncs
+                fault = fault or Fault.ERROR
         if fault is not None:
             # SQLite reports a sync without space as an I/O error.
             is_full = fault.is_full and not is_sync

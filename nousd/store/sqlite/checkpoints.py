@@ -3,6 +3,10 @@
 A large move takes the disk a tenth of a second. Commits continue meanwhile: SQLite lets one connection
 append to the WAL while another one reads it. But SQLite restarts the WAL only when all of it was moved.
 So the writer itself moves the few pages that were written meanwhile (``commits.Commits.tidy``).
+
+If the sync of the WAL fails here, pages that a commit has just written may be lost. The commit does not
+count as durable nevertheless: Linux reports the failure to each open file once, so the writer's own sync
+fails as well.
 """
 
 from __future__ import annotations
