@@ -284,7 +284,7 @@ async def test_a_half_stored_artifact_is_deleted_at_the_next_start(
     short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = source(bytes(3 * PUT_STEP_BYTES))
-    looked = trio.Event()
+    looked, looked_again = trio.Event(), trio.Event()
 
     async def cancel(offset: int) -> None:
         if offset == PUT_STEP_BYTES:
@@ -292,16 +292,19 @@ async def test_a_half_stored_artifact_is_deleted_at_the_next_start(
             await trio.lowlevel.checkpoint()
 
     large.before_read = cancel
-    async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
-        store = daemon.services.store
-        with trio.CancelScope() as scope:
-            await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
-        assert await store.list_unused_artifacts("", limit=1) == (large.artifact_id,)
     when_collected(monkeypatch, looked)
     async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
         store = daemon.services.store
         with trio.fail_after(WAIT_SECONDS):
             await looked.wait()
+        with trio.CancelScope() as scope:
+            await store.put_artifact(large, "text/plain", now="2026-01-01T00:00:00Z")
+        assert await store.list_unused_artifacts("", limit=1) == (large.artifact_id,)
+    when_collected(monkeypatch, looked_again)
+    async with socket_daemon(short_folder, provider=ScriptedProvider()) as daemon:
+        store = daemon.services.store
+        with trio.fail_after(WAIT_SECONDS):
+            await looked_again.wait()
         assert await store.list_unused_artifacts("", limit=1) == ()
 
 
