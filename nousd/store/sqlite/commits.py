@@ -224,7 +224,7 @@ class Commits:
 
     def _roll_back_after(self, error: Exception) -> StoreError:
         """Roll back after a failure; return the error for the callers."""
-        failure = self._as_store_error(error)
+        failure = self._handle_failed_write(error)
         self._try_to_roll_back()
         return failure
 
@@ -243,20 +243,20 @@ class Commits:
             StoreFull, WriteFailed: it is not in the log, and never will be.
             StoreInDoubt: whether it is in the log is unknown until a later start.
         """
-        failure = self._as_store_error(error)
+        failure = self._handle_failed_write(error)
         self._in_doubt = True
         try:
             self._roll_back()
             is_there = self._is_in_log(stored)
             self._make_certain()
         except apsw.Error as another:
-            self._as_store_error(another)
+            self._handle_failed_write(another)
             raise StoreInDoubt(f"{failure}; whether it was written is not known") from error
         if not is_there:
             raise failure from error
 
-    def _as_store_error(self, error: Exception) -> StoreError:
-        """Return the store's error for an error of SQLite; release the reserve if the disk is full."""
+    def _handle_failed_write(self, error: Exception) -> StoreError:
+        """Note a failed write, release the reserve if the disk is full, and return the store's error."""
         self._note_failed_sync(error)
         self._checksums.forget()
         if is_for_want_of_space(error, self._connection):
