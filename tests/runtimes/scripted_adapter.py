@@ -91,7 +91,7 @@ class ScriptedLife(AgentLife):
         if method == "call":
             return {"text": await self._run_tool(self.listener, call)}
         if method == "may_run":
-            return {"text": await self.listener.may_run(call) or "allowed"}
+            return {"text": await self.listener.find_refusal(call) or "allowed"}
         raise RpcError(METHOD_NOT_FOUND, method)
 
     async def _run_tool(self, listener: AgentListener, call: AgentCall) -> str:

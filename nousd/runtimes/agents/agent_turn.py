@@ -358,9 +358,9 @@ class AgentTurn:
         attempt = earlier.attempts + 1
         await observe(self._host, announced, tool, redacted, seconds, attempt=attempt)
 
-    async def may_run(self, call: AgentCall) -> str | None:
-        """See ``AgentListener.may_run``. While the program's own tools are off, the gate receives no
-        tools and denies every call, even of a tool with the name of an offered one.
+    async def find_refusal(self, call: AgentCall) -> str | None:
+        """See ``AgentListener.find_refusal``. While the program's own tools are off, the gate receives
+        no tools and denies every call, even of a tool with the name of an offered one.
         """
         if self._life.facts_of is None:
             return (await self._run(call, self._calls.with_tools({}))).text

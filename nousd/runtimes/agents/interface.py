@@ -151,7 +151,7 @@ class AgentListener(Protocol):
         """Carry out a call of an offered tool through the gate; return its result for the program."""
         ...
 
-    async def may_run(self, call: AgentCall) -> str | None:
+    async def find_refusal(self, call: AgentCall) -> str | None:
         """Judge a call of the program's own tool before it runs. Return the reason against the call;
         None if the program may make it.
         """

@@ -318,7 +318,7 @@ class AcpLife(AgentLife):
         if self._reported_calls.is_ours(request.tool_call):
             return True
         call = self._reported_calls.begin_judgement(request.tool_call)
-        if await listener.may_run(call) is not None:
+        if await listener.find_refusal(call) is not None:
             return False
         self._reported_calls.allow(call)
         return True

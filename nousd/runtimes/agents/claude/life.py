@@ -324,7 +324,7 @@ class ClaudeLife(AgentLife):
             # The program decides whether it asks (``_can_use``).
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
             return {}
-        refusal = await listener.may_run(call)
+        refusal = await listener.find_refusal(call)
         # The program may have ended the turn meanwhile: the call must not count for the next turn.
         if refusal is None and self.listener is listener:
             self._own_calls[hook.tool_use_id] = call, trio.current_time()
@@ -339,7 +339,7 @@ class ClaudeLife(AgentLife):
         call = AgentCall(agent_call_id=request.tool_use_id, name=request.tool_name, args=args)
         if self.listener is None:
             return {"behavior": "deny", "message": (await self.refuse_outside(call)).text}
-        refusal = await self.listener.may_run(call)
+        refusal = await self.listener.find_refusal(call)
         return allowed if refusal is None else {"behavior": "deny", "message": refusal}
 
     async def _mcp_message(self, request: messages.ProgramRequest) -> Any:

@@ -355,7 +355,7 @@ class CodexLife(AgentLife):
         call = AgentCall(agent_call_id=item_id, name=name, args=args)
         if listener is None:
             await self.refuse_outside(call)
-        may_run = listener is not None and await listener.may_run(call) is None
+        may_run = listener is not None and await listener.find_refusal(call) is None
         return {"decision": "accept" if may_run else "decline"}
 
 

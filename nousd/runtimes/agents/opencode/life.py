@@ -377,7 +377,7 @@ class OpencodeLife(AgentLife):
         if observed is None:
             return
         if self.facts_of is None and observed.result.is_error:
-            await listener.may_run(observed.call)
+            await listener.find_refusal(observed.call)
         else:
             await listener.record_call(*observed)
 
@@ -443,7 +443,7 @@ class OpencodeLife(AgentLife):
             # A call of an offered tool is judged when it arrives.
             return None
         call = self._reported_calls.begin_judgement(report)
-        refusal = await listener.may_run(call)
+        refusal = await listener.find_refusal(call)
         if refusal is None:
             self._reported_calls.allow(call)
         return refusal
