@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nousd.tools.fs.containment import folders_around, lies_in_one_of
+from nousd.tools.fs.lexical_paths import folders_around, lies_in_one_of
 from nousd.tools.fs.real_paths import real_paths
 
 

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from nousd.tools.fs.containment import lies_in, lies_in_any
+from nousd.tools.fs.lexical_paths import lies_in, lies_in_any
 from nousd.tools.fs.real_paths import real_paths
 
 ENTRIES_MAX: Final = 200_000

@@ -64,8 +64,8 @@ class PathSandbox:
     """The part of the file system that file tools may access.
 
     ``restrictions``: paths inside that must not be opened. ``asks``: whether the user can be asked
-    about outside paths. ``opened``: outside paths that are allowed, with everything below; None if no
-    path may lead outside.
+    about outside paths. ``allowed_outside``: outside paths that are allowed, with everything below; None
+    if no path may lead outside.
 
     Args:
         workdir: the workspace, which paths must not leave; must exist.
@@ -84,8 +84,8 @@ class PathSandbox:
         self.hidden = hidden
         self.restrictions = Restrictions(hard_links=hard_links, own=hidden)
         self.asks = False
-        self.opened: tuple[str, ...] | None = None
-        self._opened: frozenset[Parts] = frozenset()
+        self.allowed_outside: tuple[str, ...] | None = None
+        self._allowed_parts: frozenset[Parts] = frozenset()
         self._kernel_devices: frozenset[int] = frozenset()
         if not self.workdir.is_dir():
             raise ConfigError(f"workdir: {workdir} is not a directory")
@@ -188,9 +188,9 @@ class PathSandbox:
             paths: as ``beyond`` returns them.
         """
         opened = copy.copy(self)
-        opened.opened = tuple(paths)
-        opened._opened = frozenset(  # noqa: SLF001
-            from_workdir(self.workdir, Path(path)) for path in opened.opened
+        opened.allowed_outside = tuple(paths)
+        opened._allowed_parts = frozenset(  # noqa: SLF001
+            from_workdir(self.workdir, Path(path)) for path in opened.allowed_outside
         )
         opened._kernel_devices = kernel_devices()  # noqa: SLF001
         return opened
@@ -213,7 +213,7 @@ class PathSandbox:
     def may_pass(self, parts: Parts) -> bool:
         """Return whether a directory may be created at a real path on the way to an allowed path."""
         return not leads_out(parts) or any(
-            allowed[: len(parts)] == parts for allowed in self._opened
+            allowed[: len(parts)] == parts for allowed in self._allowed_parts
         )
 
     def real(self, path: str) -> str:
@@ -300,7 +300,7 @@ class PathSandbox:
             yield ResolvedPath(walk.folder, name, parts, path, self.restrictions, links=walk.links)
 
     def _require_open(self, parts: Parts, path: str) -> None:
-        if leads_out(parts) and parts not in self._opened:
+        if leads_out(parts) and parts not in self._allowed_parts:
             raise make_outside_error(path)
 
     # --- names ---------------------------------------------------------------------------------
@@ -308,15 +308,19 @@ class PathSandbox:
     @property
     def top(self) -> Path:
         """The start of every walk: the workspace, or the root if paths may lead outside."""
-        return self.workdir if self.opened is None else _ROOT
+        return self.workdir if self.allowed_outside is None else _ROOT
 
     def from_top(self, names: Parts) -> Parts:
         """Return the real path, relative to the workspace, of names from the top."""
-        return names if self.opened is None else from_workdir(self.workdir, _ROOT.joinpath(*names))
+        return (
+            names
+            if self.allowed_outside is None
+            else from_workdir(self.workdir, _ROOT.joinpath(*names))
+        )
 
     @property
     def _names_of_workdir(self) -> tuple[str, ...]:
-        return () if self.opened is None else self.workdir.parts[1:]
+        return () if self.allowed_outside is None else self.workdir.parts[1:]
 
     def _names_from_top(self, path: str) -> list[str]:
         expanded = _expand_path(path)
@@ -332,7 +336,7 @@ class PathSandbox:
         pure_path = PurePosixPath(path)
         if not pure_path.is_absolute():
             return list(pure_path.parts)
-        if self.opened is not None:
+        if self.allowed_outside is not None:
             return list(pure_path.parts[1:])
         # POSIX allows "//" at the beginning to differ from "/"; on Linux they are the same.
         inside = self._inside(("/", *pure_path.parts[1:]))

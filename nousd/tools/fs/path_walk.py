@@ -32,7 +32,7 @@ class WalkRules(Protocol):
     """The rules of a walk."""
 
     restrictions: Restrictions
-    opened: tuple[str, ...] | None
+    allowed_outside: tuple[str, ...] | None
 
     @property
     def top(self) -> Path:
@@ -121,7 +121,7 @@ class PathWalk:
 
     def _up(self) -> None:
         if not self._names:
-            if self._rules.opened is not None:
+            if self._rules.allowed_outside is not None:
                 return  # the parent of the root is the root
             raise make_outside_error(self._given_path)
         self._names.pop()

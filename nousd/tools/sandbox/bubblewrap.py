@@ -37,7 +37,7 @@ import msgspec
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
-from nousd.tools.fs.containment import folders_around, lies_in, lies_in_any, lies_in_one_of
+from nousd.tools.fs.lexical_paths import folders_around, lies_in, lies_in_any, lies_in_one_of
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.own_program import own_program
 from nousd.tools.sandbox import seccomp

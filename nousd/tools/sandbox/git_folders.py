@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from nousd.tools.fs.containment import lies_in
+from nousd.tools.fs.lexical_paths import lies_in
 from nousd.tools.fs.regular_file import beginning_of
 
 WORKTREES: Final = ".worktrees"

@@ -41,8 +41,8 @@ from typing import Any, Final, NamedTuple
 
 from nousd.errors import ToolError
 from nousd.tools.anonymous_file import anonymous_file
-from nousd.tools.fs.containment import folders_around, lies_in_any, lies_in_one_of
 from nousd.tools.fs.hard_links import File, file_of
+from nousd.tools.fs.lexical_paths import folders_around, lies_in_any, lies_in_one_of
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.fs.temporary_folders import sweep, temporary_folder
 from nousd.tools.own_program import own_program

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from nousd.errors import ToolError
-from nousd.tools.fs.containment import lies_in, lies_in_any, lies_in_one_of
 from nousd.tools.fs.hard_links import OtherNames, find_linked_files, other_names, targets_of
+from nousd.tools.fs.lexical_paths import lies_in, lies_in_any, lies_in_one_of
 from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.sandbox.agent_config_guard import AgentConfigGuard
 from nousd.tools.sandbox.deny_scan import (

@@ -121,7 +121,7 @@ def _encode_request(command: str, request: dict[str, Any], path_sandbox: PathSan
         "hidden": [str(path) for path in path_sandbox.hidden],
         "hard_links": path_sandbox.restrictions.hard_links,
         "may_miss": path_sandbox.restrictions.may_miss,
-        "opened": path_sandbox.opened,
+        "opened": path_sandbox.allowed_outside,
         # The process compiles the patterns again, with the same flags.
         "closed": [
             (pattern.pattern, pattern.flags) for pattern in path_sandbox.restrictions.reading
