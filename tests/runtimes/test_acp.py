@@ -556,7 +556,7 @@ class _Hesitant:
 
     async def confirm_delivery(self, message_id: str = "") -> None: ...
 
-    async def may_run(self, _call: AgentCall) -> str | None:
+    async def find_refusal(self, _call: AgentCall) -> str | None:
         self.is_asked.set()
         await trio.sleep_forever()
 

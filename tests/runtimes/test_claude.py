@@ -34,7 +34,7 @@ class Listener:
     def has_pending_steer(self) -> bool:
         return False
 
-    async def may_run(self, _call: AgentCall) -> str | None:
+    async def find_refusal(self, _call: AgentCall) -> str | None:
         await self.may_decide.wait()
         return None
 
