@@ -185,6 +185,25 @@ async def test_a_command_that_has_no_leave_yet_never_begins_after_the_end(
     assert not (tmp_path / "effect").exists()
 
 
+async def test_a_command_that_has_no_leave_yet_never_begins_after_its_supervisor_was_killed(
+    tmp_path: Path,
+) -> None:
+    daemon, control = socket.socketpair()
+    with control, daemon:
+        process = await trio.lowlevel.open_process(
+            supervising(control, "echo > effect", tmp_path),
+            cwd=REPOSITORY,
+            pass_fds=[control.fileno()],
+        )
+        with trio.fail_after(SOON_SECONDS):
+            while not (waiting := children(process.pid)):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            process.kill()
+            await process.wait()
+            await gone(*waiting)
+    assert not (tmp_path / "effect").exists()
+
+
 async def test_a_command_that_a_sandbox_still_prepares_never_begins_after_the_end(
     tmp_path: Path,
 ) -> None:
@@ -489,6 +508,96 @@ async def test_the_fork_server_ends_with_the_daemon(tmp_path: Path) -> None:
     (server,) = servers
     assert server is not None
     await gone(server)
+
+
+async def spare_of(server: int | None) -> int:
+    """Return the process that the fork server has forked for the next command, once it waits."""
+    assert server is not None
+    with trio.fail_after(SOON_SECONDS):
+        while len(found := children(server)) != 1 or not is_waiting_for_a_job(found[0]):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+    return found[0]
+
+
+def is_waiting_for_a_job(process: int) -> bool:
+    return len(descriptors_of(process)) == 1 and state(process) == "S"
+
+
+def descriptors_of(process: int) -> list[str]:
+    try:
+        return [str(each.readlink()) for each in Path(f"/proc/{process}/fd").iterdir()]
+    except OSError:
+        return []
+
+
+async def test_a_process_is_forked_ahead_for_the_next_command_and_holds_nothing_but_its_socket(
+    tmp_path: Path,
+) -> None:
+    assert await run("exit 0", tmp_path) == ProcessEnd()
+    spare = await spare_of(fork_server().pid)
+    (only,) = descriptors_of(spare)
+    assert only.startswith("socket:")
+    async with commanded(unconfined("sleep 1000"), tmp_path) as (_, found):
+        assert found == spare
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+async def test_a_command_begins_though_the_process_forked_ahead_was_killed(
+    tmp_path: Path, end: signal.Signals
+) -> None:
+    assert await run("exit 0", tmp_path) == ProcessEnd()
+    server = fork_server().pid
+    spare = await spare_of(server)
+    os.kill(spare, end)
+    await gone(spare)
+    assert await run("exit 5", tmp_path) == ProcessEnd(code=5)
+    assert fork_server().pid == server
+
+
+async def test_a_job_that_the_process_forked_ahead_did_not_live_to_read_begins_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await run("exit 0", tmp_path) == ProcessEnd()
+    spare = await spare_of(fork_server().pid)
+    os.kill(spare, signal.SIGSTOP)
+    fork, handed_over = ForkServer.fork, trio.Event()
+
+    async def tell_and_fork(server: ForkServer, *args: Any) -> Forked | None:
+        try:
+            return await fork(server, *args)
+        finally:
+            handed_over.set()
+
+    monkeypatch.setattr(ForkServer, "fork", tell_and_fork)
+    ended = []
+
+    async def command() -> None:
+        ended.append(await run("echo begun >> effect; exit 7", tmp_path))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(command)
+        with trio.fail_after(SOON_SECONDS):
+            await handed_over.wait()
+        os.kill(spare, signal.SIGKILL)
+    assert ended == [ProcessEnd(code=7)]
+    assert (tmp_path / "effect").read_text() == "begun\n"
+
+
+@pytest.mark.parametrize("killed", ["the daemon", "the fork server"])
+async def test_the_process_forked_ahead_ends_with(killed: str, tmp_path: Path) -> None:
+    spares = []
+
+    async def main() -> None:
+        await run("exit 0", tmp_path)
+        server = fork_server().pid
+        spares.append(await spare_of(server))
+        if killed == "the fork server":
+            assert server is not None
+            os.kill(server, signal.SIGKILL)
+            await gone(server, *spares)
+
+    await trio.to_thread.run_sync(trio.run, main)
+    await gone(*spares)
 
 
 async def test_the_memory_of_the_fork_server_holds_nothing_of_a_command(tmp_path: Path) -> None:

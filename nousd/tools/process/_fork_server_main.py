@@ -4,9 +4,13 @@ Its argument is SOCKET. Each start is one message over this socket: GRACE_MS, wi
 and of the job's ``places``. The reply is PID, with a pidfd of the new process, or -ERRNO if it could not
 be forked. The other end, and the reasons for this design, are in ``nousd.tools.process.fork_server``.
 
-The server has one thread and never reads a job. The forked process reads it, so no key is ever in memory
-that later processes inherit. A forked process first closes all descriptors but its own, and never
-returns to the loop.
+The server has one thread and never reads a job: it hands the descriptors on to the forked process, which
+reads it, so no key is ever in memory that later processes inherit. A forked process first closes all
+descriptors but the socket for this, and never returns to the loop.
+
+After the first start, when there is nothing to do for a moment, the server forks the process for the
+next one, which then only has to be handed its job. This *spare* knows nothing of any command; it ends
+when the server does.
 
 The server is a *subreaper*: it becomes the parent of the processes of a killed supervisor, and kills all
 children that it has not forked. When the daemon has ended, the server ends too: at once if nothing runs,
@@ -46,6 +50,10 @@ LINGER_SECONDS = 2 * supervisor.KILLING_SECONDS_MAX
 
 _LOOK_SECONDS = 0.01
 
+_SPARE_AFTER_MS = 20
+"""How long the server waits before it forks a spare, so as not to take time from the command that has
+just been started or has just ended."""
+
 
 def main(arguments: list[str]) -> None:
     requests = socket.socket(fileno=int(arguments[0]))
@@ -60,13 +68,43 @@ def main(arguments: list[str]) -> None:
     Server(requests).run()
 
 
+class Waiting:
+    """A forked process that waits for its job.
+
+    Args:
+        handle: its pidfd.
+        handover: the socket over which it receives the descriptors of the job; it ends with the socket.
+    """
+
+    def __init__(self, process: int, handover: socket.socket) -> None:
+        self.process = process
+        # Only the server can reap it, so its process id has not been reused.
+        self.handle = os.pidfd_open(process)
+        self._handover = handover
+
+    def take(self, descriptors: Sequence[int]) -> bool:
+        """Hand over a job; return False if the process is dead, so that the job had no effect."""
+        try:
+            socket.send_fds(self._handover, [b"\n"], descriptors)
+        except ConnectionError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close both descriptors. The process ends unless it has a job."""
+        self._handover.close()
+        os.close(self.handle)
+
+
 class Server:
     """The loop."""
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
         self._grace_seconds: dict[int, float] = {}
-        """Supervisor's process id -> how long its command may take to end after the daemon's death."""
+        """Forked process's id -> how long its command may take to end after the daemon's death."""
+        self._spare: Waiting | None = None
+        self._lacks_spare = False
         self._wake = supervisor.wake_on_signals((signal.SIGCHLD,))
 
     def run(self) -> None:
@@ -74,17 +112,23 @@ class Server:
         poll.register(self._requests, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = {
+                descriptor
+                for descriptor, _ in poll.poll(_SPARE_AFTER_MS if self._lacks_spare else None)
+            }
+            if not ready:
+                self._fork_spare()
             if self._wake in ready:
                 self._reap()
             if self._requests.fileno() in ready and not self._answer():
                 break
+        self._drop_spare()
         self._outlive()
 
     # --- starts --------------------------------------------------------------------------------
 
     def _answer(self) -> bool:
-        """Fork the process that one message requests; return False if the daemon is gone."""
+        """Start the process that one message requests; return False if the daemon is gone."""
         try:
             message, descriptors, _, _ = socket.recv_fds(
                 self._requests, 64, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
@@ -94,7 +138,7 @@ class Server:
         if not message:
             return False
         try:
-            self._fork(int(message) / 1000, descriptors)
+            self._start(int(message) / 1000, descriptors)
         except OSError as error:
             self._reply(-(error.errno or errno.EIO))
         finally:
@@ -102,19 +146,40 @@ class Server:
                 os.close(descriptor)
         return True
 
-    def _fork(self, grace_seconds: float, descriptors: Sequence[int]) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-        try:
+    def _start(self, grace_seconds: float, descriptors: Sequence[int]) -> None:
+        """Hand a job to the spare, or to a new process."""
+        started, self._spare = self._spare, None
+        if started is None or not started.take(descriptors):
+            if started is not None:
+                started.close()
+            started = self._fork()
+            started.take(descriptors)
+        self._grace_seconds[started.process] = grace_seconds
+        self._reply(started.process, started.handle)
+        started.close()
+        self._lacks_spare = True
+
+    def _fork_spare(self) -> None:
+        self._lacks_spare = False
+        with contextlib.suppress(OSError):  # the next start forks, or says why it cannot
+            self._spare = self._fork()
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
+
+    def _fork(self) -> Waiting:
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.ExitStack() as on_failure:
+            on_failure.callback(ours.close)
             process = os.fork()
             if process == 0:
-                _begin(descriptors)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, supervisor.SIGNALS)
-        self._grace_seconds[process] = grace_seconds
-        # Only we can reap it, so its process id has not been reused.
-        handle = os.pidfd_open(process)
-        self._reply(process, handle)
-        os.close(handle)
+                _begin(theirs)
+            self._grace_seconds[process] = 0.0
+            waiting = Waiting(process, ours)
+            on_failure.pop_all()
+        return waiting
 
     def _reply(self, number: int, *descriptors: int) -> None:
         with contextlib.suppress(ConnectionError):  # the daemon is gone; the next message says so
@@ -129,6 +194,8 @@ class Server:
         while (ended := _reap_child()) is not None:
             process, status = ended
             is_clean &= self._grace_seconds.pop(process, None) is not None and status == 0
+            if self._spare is not None and process == self._spare.process:
+                self._drop_spare()
         if not is_clean:
             self._kill_strangers()
 
@@ -182,15 +249,19 @@ def _reap_child() -> tuple[int, int] | None:
 # --- in the forked process ---------------------------------------------------------------------
 
 
-def _begin(descriptors: Sequence[int]) -> NoReturn:
-    """Become the supervisor that the first descriptor describes, and exit."""
+def _begin(handover: socket.socket) -> NoReturn:
+    """Wait for a job, become its supervisor, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        _close_all_but(descriptors)
-        job = _read(descriptors[0])
-        _place(descriptors[1:], job["places"])
-        supervisor.run(job)
+        _close_all_but(handover.fileno())
+        descriptors = _receive_job(handover)
+        if descriptors:
+            # From here on a signal is for the command, which the supervisor ends.
+            signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
+            job = _read(descriptors[0])
+            _place(descriptors[1:], job["places"])
+            supervisor.run(job)
         code = 0
     except SystemExit as exit:  # raised by a program that was loaded beforehand
         code = int(exit.code or 0)
@@ -204,12 +275,21 @@ def _begin(descriptors: Sequence[int]) -> NoReturn:
         os._exit(code)
 
 
-def _close_all_but(kept: Sequence[int]) -> None:
-    first = 0
-    for descriptor in sorted(kept):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+def _close_all_but(kept: int) -> None:
+    os.closerange(0, kept)
+    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _receive_job(handover: socket.socket) -> list[int]:
+    """Wait for the descriptors of a job; return none if the server has no job or is gone."""
+    with handover:
+        try:
+            _, descriptors, _, _ = socket.recv_fds(
+                handover, 1, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
+            )
+        except ConnectionError:
+            return []
+    return descriptors
 
 
 def _read(descriptor: int) -> supervisor.Job:

@@ -22,7 +22,7 @@ left, and until then no command begins that did not run before. These are the mo
 fail; each has a test in ``tests/tools/test_supervisor_windows.py``:
 
 - The daemon dies while the supervisor starts: the supervisor waits for a byte from the daemon before it
-  forks.
+  lets its forked process go on, and that process ends when the supervisor does.
 - The daemon dies after that, but before the forked process has become the command. The handler
   inherited from the supervisor would swallow SIGTERM, and the command would begin and run for the grace
   period without having received it. A pipe that the exec closes tells the two apart; before the exec,
@@ -30,9 +30,9 @@ fail; each has a test in ``tests/tools/test_supervisor_windows.py``:
 - A sandbox is still being prepared: ``_bubblewrap_main`` and bubblewrap do not get SIGTERM, so that the
   command can use its grace period, and the first process of a PID namespace ignores it. They would go on
   to begin the command. While no process runs below that first one, SIGKILL is sent.
-- The fork server dies before it has forked, or the forked process before it has reported that the
-  command begins: end of file comes before any line, so the job had no effect, and a new server gets the
-  same job, once.
+- The fork server dies before it has handed over the job, or the supervisor before it has reported that
+  the command begins: end of file comes before any line, so the job had no effect, and is given to the
+  fork server again, once; to a new one if the first is dead.
 - A process forks during a scan: the scan is repeated until the kernel reports that the supervisor has no
   child. A process that loses its parent becomes a child of the supervisor in the same step, whatever its
   group, session or namespace. For the same reason, a chain of processes that fork and exit is caught.

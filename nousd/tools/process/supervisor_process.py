@@ -101,6 +101,9 @@ class Job(TypedDict):
     places: list[list[int]]
 
 
+_PERMIT = b"\n"
+"""The byte that lets the command's first process go on."""
+
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """The signals that a supervisor handles. They are blocked from its fork until its handlers are set."""
 
@@ -122,10 +125,16 @@ def run(job: Job) -> None:
     limits = Limits(*job["limits"])
     if job["asks_on"] >= 0:
         os.set_inheritable(job["asks_on"], False)
-    if not _may_begin(control, wake):
+    # Forked before the daemon permits the command, because it waits for that longer than forking takes.
+    child, started, permit = _fork_first_process(job["argv"], job["environment"], control, limits)
+    may_begin = _may_begin(control, wake)
+    if may_begin:
+        os.write(permit, _PERMIT)
+    os.close(permit)
+    if not may_begin:
+        os.waitpid(child, 0)
         _say(control, f"exited {-signal.SIGTERM}")
         return
-    child, started = _start(job["argv"], job["environment"], control, limits)
     if job["asks_on"] >= 0:
         _decide_calls(job["asks_on"])
     command = Command(child, wake, limits, started)
@@ -172,15 +181,21 @@ def _may_begin(control: socket.socket, wake: int) -> bool:
             return bool(control.recv(1))
 
 
-def _start(
+def _fork_first_process(
     program: list[str], environment: dict[str, str], control: socket.socket, limits: Limits
-) -> tuple[int, int]:
-    """Fork the command's first process; return its id, and a pipe that ends at its exec."""
+) -> tuple[int, int, int]:
+    """Fork the command's first process; return its id, a pipe that ends at its exec, and the pipe that
+    it waits for: it becomes the command after one byte, and ends at end of file.
+    """
     supervisor = os.getpid()
     started, starts = os.pipe()
+    permitted, permit = os.pipe()
     child = os.fork()
     if child == 0:
         try:
+            os.close(permit)
+            if not os.read(permitted, 1):
+                os._exit(0)
             # Sent by the child before the program begins, since that may kill its supervisor at once.
             _say(control, f"started {os.getpid()}")
             _become(program, environment, supervisor, limits)
@@ -188,7 +203,8 @@ def _start(
             os.write(2, f"{program[0]}: {error.strerror}\n".encode())
             os._exit(127)
     os.close(starts)
-    return child, started
+    os.close(permitted)
+    return child, started, permit
 
 
 def _become(
