@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
 from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
 import trio
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from nousd.errors import ToolError
 from nousd.redaction.redactor import Redactor
 from nousd.tools.fs.globs import glob_matcher
+from nousd.tools.search import _search_main
 from nousd.tools.search.process import search
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import Bench
@@ -244,3 +250,30 @@ def test_a_glob_matches_or_does_not_match_a_path(pattern: str, path: str, *, mat
 
 def test_a_glob_of_many_stars_is_matched_without_backtracking() -> None:
     assert not glob_matcher("**/a/" * 20 + "b")(("a",) * 100)
+
+
+@given(
+    content=st.lists(st.sampled_from([b"a", b"ab", b".", b"\n", b"\r", b"\xc3\xa9", b"\xff"])).map(
+        b"".join
+    ),
+    pattern=st.sampled_from(["a", "ab", "aab", "é", "a.", "[ab]b", "(?i)AB", "", "b\n"]),
+    literal=st.booleans(),
+    ignore_case=st.booleans(),
+)
+@example(content=b"\n\naab\n\n\n\n", pattern="aab", literal=False, ignore_case=False)
+def test_lines_match_as_if_each_were_searched(
+    content: bytes, pattern: str, *, literal: bool, ignore_case: bool
+) -> None:
+    request = {"pattern": pattern, "literal": literal, "ignore_case": ignore_case}
+    search = _search_main._expression(request).search
+    # So short that a file consists of several blocks, and its lines of several pieces.
+    with patch.multiple(_search_main, LINE_BYTES_MAX=8, _BLOCK_BYTES=4):
+        lines = _search_main._lines(io.BytesIO(content), _search_main._needle(request))
+        found = [line for line in lines if search(line)]
+    assert found == [line for line in lines_of(content, 8) if search(line)]
+
+
+def lines_of(content: bytes, bytes_max: int) -> list[str]:
+    """Return the lines of a file, without what is too long of them."""
+    lines = [line[:bytes_max] for line in re.findall(rb"[^\n]*\n|[^\n]+", content)]
+    return [line.decode("utf-8", "replace").rstrip("\r\n") for line in lines]

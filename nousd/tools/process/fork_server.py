@@ -1,7 +1,8 @@
 """Starts supervisors quickly: each is forked from a small process that has loaded all their modules.
 
 A supervisor is a Python process. Starting one from its file takes tens of milliseconds, mostly for
-imports; a fork takes one, and the server usually has one forked already. The daemon itself cannot fork: it has threads, and keys in its memory.
+imports; a fork takes one, and the server usually has one forked already. The daemon itself cannot fork:
+it has threads, and keys in its memory.
 
 The server belongs to an event loop, is started on first use, and ends with the loop. Apart from the
 grace period, a message to it carries only descriptors, so the server learns nothing about the command.

@@ -48,6 +48,11 @@ LINE_CHARS_PRINTED: Final = 8 * 1024
 BINARY_PROBE_BYTES: Final = 8 * 1024
 """A file with a NUL in its first bytes is not searched."""
 
+_BLOCK_BYTES: Final = 1024 * 1024
+
+_SPECIAL: Final = frozenset(r".^$*+?{}[]\|()")
+"""The characters with a meaning in regular expressions."""
+
 Request = dict[str, Any]
 
 
@@ -139,12 +144,13 @@ def grep(path_sandbox: PathSandbox, request: Request) -> Iterator[str]:
 def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) -> Iterator[Hit]:
     """Yield the matches; add files with several names (hard links) to ``left_out``."""
     search = _expression(request).search
+    needle = _needle(request)
     path, context = request["path"], request["context"]
     with path_sandbox.locate(path) as resolved:
         status = resolved.status()
         if status is None or not stat.S_ISDIR(status.st_mode):
             with resolved.open_file() as file:
-                yield from _hits_in(file, path, search, context)
+                yield from _hits_in(_lines(file, needle), path, search, context)
             return
     matches_glob = _glob("grep.glob", request["glob"])
     with open_tree(path_sandbox, path) as tree:
@@ -154,18 +160,18 @@ def _hits(path_sandbox: PathSandbox, request: Request, left_out: list[Parts]) ->
             try:
                 with tree.open_file(item.parts) as file:
                     label = _prefix(path) + "/".join(item.parts)
-                    yield from _hits_in(file, label, search, context)
+                    yield from _hits_in(_lines(file, needle), label, search, context)
             except OSError as error:  # removed meanwhile, unreadable, a link, or not a regular file
                 if error.errno == errno.EMLINK:
                     left_out.append(item.parts)
 
 
 def _hits_in(
-    file: BinaryIO, label: str, search: Callable[[str], Any], context: int
+    lines: Iterator[str], label: str, search: Callable[[str], Any], context: int
 ) -> Iterator[Hit]:
     context_before: deque[Line] = deque(maxlen=context)
     context_left = 0
-    for number, text in enumerate(_lines(file), 1):
+    for number, text in enumerate(lines, 1):
         if search(text):
             yield [*context_before, Line(label, number, text, is_match=True)]
             context_before.clear()
@@ -177,8 +183,28 @@ def _hits_in(
             context_before.append(Line(label, number, text, is_match=False))
 
 
-def _lines(file: BinaryIO) -> Iterator[str]:
-    if b"\0" in file.read(BINARY_PROBE_BYTES):
+def _needle(request: Request) -> bytes:
+    """Return bytes that every file with a match contains: the pattern if it is a plain text, which is
+    found in a file much sooner than in each of its lines.
+    """
+    pattern: str = request["pattern"]
+    is_plain = request["literal"] or _SPECIAL.isdisjoint(pattern)
+    is_exact = not request["ignore_case"] and pattern.isascii()
+    return pattern.encode() if is_plain and is_exact else b""
+
+
+def _lines(file: BinaryIO, needle: bytes) -> Iterator[str]:
+    """Yield the lines of a file; none if it does not contain ``needle``, or is not a text."""
+    beginning = file.read(LINE_BYTES_MAX)
+    if b"\0" in beginning[:BINARY_PROBE_BYTES]:
+        return
+    if len(beginning) < LINE_BYTES_MAX:  # the whole file, in which no line is too long
+        if beginning and needle in beginning:
+            text = beginning.decode("utf-8", "replace").removesuffix("\n")
+            yield from (line.rstrip("\r") for line in text.split("\n"))
+        return
+    file.seek(0)
+    if not _contains(file, needle):
         return
     file.seek(0)
     while line := file.readline(LINE_BYTES_MAX):
@@ -186,6 +212,15 @@ def _lines(file: BinaryIO) -> Iterator[str]:
         while len(rest) == LINE_BYTES_MAX and not rest.endswith(b"\n"):
             rest = file.readline(LINE_BYTES_MAX)
         yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _contains(file: BinaryIO, needle: bytes) -> bool:
+    end = b""
+    while block := file.read(_BLOCK_BYTES):
+        if needle in end + block:
+            return True
+        end = block[-len(needle) :]
+    return False
 
 
 def _expression(request: Request) -> re.Pattern[str]:
