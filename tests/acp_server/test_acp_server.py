@@ -629,6 +629,7 @@ async def test_a_session_outlives_the_daemon(folder: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_killed_daemon_is_started_where_a_prompt_waits_for_its_turn(folder: Path) -> None:
     """Only the next daemon can say how the turn ended."""
     place = Place(folder)

@@ -54,6 +54,7 @@ async def _until_the_end(frames: Frames) -> dict[str, dict[str, Any]]:
         (503, "overloaded", "provider", "PROVIDER_SERVER_ERROR"),
     ],
 )
+@pytest.mark.slow(keep=4)
 async def test_a_failed_model_call_has_its_category_over_http_and_v1(
     status: int, category: str, theirs: str, code: str, short_folder: Path
 ) -> None:

@@ -272,6 +272,7 @@ def post(where: Path, path: str, token: str, **body: Any) -> Answer:
         connection.close()
 
 
+@pytest.mark.slow
 def test_a_bridge_that_starts_before_the_first_daemon_creates_the_token(folder: Path) -> None:
     (folder / "state").rmdir()
     http_socket = folder / "http"

@@ -86,6 +86,7 @@ def test_a_daemon_is_shown_restarted_and_stopped(
     assert messages.count("stopped") == 2
 
 
+@pytest.mark.slow
 def test_a_restart_that_fails_says_why(folder: Path, nousctl: Nousctl) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"

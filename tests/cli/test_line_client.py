@@ -722,6 +722,7 @@ def test_a_paste_of_many_lines_is_one_prompt(daemon: FakeDaemon, edited: Termina
 
 
 @pytest.mark.parametrize("end", ["/quit\r", "\x04", "\x03", signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.slow(keep=2)
 def test_the_terminal_is_given_back_however_chat_ends(
     daemon: FakeDaemon, end: str | signal.Signals
 ) -> None:
@@ -1036,6 +1037,7 @@ def test_a_prompt_that_was_typed_here_is_not_shown_again(
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
+@pytest.mark.slow(keep=1)
 def test_chat_waits_for_the_daemon_and_goes_on_after_the_last_event(
     folder: Path, term: str
 ) -> None:

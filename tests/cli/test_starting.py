@@ -120,6 +120,7 @@ def test_verbs_about_the_process_start_none(verb: str, home: Home) -> None:
     assert "started the daemon" not in err
 
 
+@pytest.mark.slow
 def test_a_restart_starts_a_daemon_where_there_is_none(home: Home) -> None:
     code, out, err = home.nousctl("restart")
     assert (code, out[:18]) == (0, "started nousd, pid"), err
@@ -161,6 +162,7 @@ def with_service(home: Home, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("state", "flags"), [("inactive", ["--start"]), ("activating", [])], ids=["stopped", "login"]
 )
+@pytest.mark.slow(keep=1)
 def test_an_installed_service_is_started_instead_of_a_second_kind_of_daemon(
     home: Home, state: str, flags: list[str]
 ) -> None:
@@ -202,6 +204,7 @@ def test_ctrl_c_ends_the_program_in_order_also_while_it_is_imported(
     assert caught.value.code == 130
 
 
+@pytest.mark.slow
 def test_settings_that_no_daemon_can_start_with_are_quoted(home: Home) -> None:
     (home.folder / "config/nousd/config.toml").write_text('provider = "nonsense"\n')
     code, _, err = home.nousctl("prompt", "hello", terminal=True)
@@ -211,6 +214,7 @@ def test_settings_that_no_daemon_can_start_with_are_quoted(home: Home) -> None:
     assert (code, "/missing" in err) == (3, True)
 
 
+@pytest.mark.slow
 def test_a_daemon_whose_http_address_is_in_use_is_quoted(home: Home) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -220,6 +224,7 @@ def test_a_daemon_whose_http_address_is_in_use_is_quoted(home: Home) -> None:
     assert (code, f"{address}: Address already in use" in err) == (3, True), err
 
 
+@pytest.mark.slow
 def test_two_clients_at_once_get_one_daemon(home: Home) -> None:
     own = {k: v for k, v in os.environ.items() if not k.startswith(("NOUSD_", "XDG_"))}
     environ = {

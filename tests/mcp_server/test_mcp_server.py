@@ -263,6 +263,7 @@ async def test_the_program_starts_a_missing_daemon_and_stops_it_on_exit(
                 await daemon.request("ping", {})
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_does_not_start_is_said_in_a_line(folder: Path) -> None:
     wrong = program(folder)
     with trio.fail_after(WAIT_SECONDS):

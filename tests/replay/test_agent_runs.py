@@ -71,6 +71,7 @@ async def check_all_same(rows: Rows) -> None:
     ],
     ids=lambda acts: "+".join(next(iter(act)) for act in acts),
 )
+@pytest.mark.slow(keep=4)
 async def test_a_run_of_an_agent_replays_identically(workdir: Path, acts: list[Any]) -> None:
     async with logged_bench(workdir) as (bench, rows):
         await bench.run(*acts)

@@ -21,6 +21,7 @@ def ended_runs(connection: apsw.Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EARLIER)
+@pytest.mark.slow(keep=3)
 def test_every_ended_run_of_an_earlier_version_replays_identically(
     name: str, tmp_path: Path
 ) -> None:

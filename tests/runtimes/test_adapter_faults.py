@@ -89,6 +89,7 @@ async def goes_on(bench: RuntimeBench, agent: FaultyAgent) -> bool:
 
 
 @pytest.mark.parametrize("where", ["command", "begin", "prompt", "message", "task"])
+@pytest.mark.slow(keep=2)
 async def test_a_fault_of_an_adapter_ends_its_run_once_and_the_daemon_goes_on(
     tmp_path: Path, agent: FaultyAgent, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:

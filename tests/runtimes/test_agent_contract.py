@@ -17,6 +17,8 @@ from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, runtime_bench, said
 from tests.runtimes.contracted import AGENTS, Contracted, fake_claude
 from tests.runtimes.programs.acts import flood_of
 
+pytestmark = pytest.mark.slow(keep=2)  # the default suite tries 2 of the agents with each
+
 UNASKED: dict[str, tuple[str, dict[str, str]]] = {
     "claude": ("Read", {"file_path": "notes.txt"}),
     "acp": ("read_file", {"path": "notes.txt"}),

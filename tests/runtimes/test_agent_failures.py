@@ -16,6 +16,8 @@ from tests.runtimes.bench import RuntimeBench, runtime_bench
 from tests.runtimes.contracted import AGENTS
 from tests.runtimes.scripted_adapter import ScriptedAgent
 
+pytestmark = pytest.mark.slow(keep=2)  # the default suite tries 2 of the agents with each
+
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Agent:

@@ -16,6 +16,8 @@ from tests.runtimes.bench import RuntimeBench, runtime_bench, said
 from tests.runtimes.contracted import fake_claude, fake_codex, fake_opencode
 from tests.runtimes.scripted_adapter import ENVIRONMENT, scripted_program
 
+pytestmark = pytest.mark.slow(keep=2)  # the default suite tries 2 of the agents with each
+
 
 @pytest.fixture
 def memory(tmp_path: Path) -> Path:

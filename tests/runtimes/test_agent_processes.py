@@ -143,6 +143,7 @@ async def test_a_killed_daemons_session_goes_on_with_the_programs_own(place: Age
     ]
 
 
+@pytest.mark.slow
 async def test_a_turn_that_a_kill_ended_is_told_and_not_run_again(place: AgentPlace) -> None:
     call = {"call": ["workspace.write", {"path": "once", "content": "x"}]}
     async with talking(place) as talk:

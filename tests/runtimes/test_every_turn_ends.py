@@ -19,6 +19,8 @@ from tests.runtimes.contracted import AGENTS
 from tests.runtimes.scripted_adapter import ScriptedAgent
 from tests.runtimes.test_agent_contract import NAMELESS_CALLS, READ, files_in, write
 
+pytestmark = pytest.mark.slow(keep=2)  # the default suite tries 2 of the agents with each
+
 
 class OtherCommand(ScriptedAgent):
     """The scripted agent with another program in its place."""

@@ -271,6 +271,7 @@ async def test_its_plan_is_the_todo_list(tmp_path: Path) -> None:
     assert [todo["content"] for todo in updated["todos"]] == ["look", "act"]
 
 
+@pytest.mark.slow
 async def test_a_call_that_it_does_not_report_is_made_all_the_same(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         run = await bench.run({"silent": True}, {"call": READ}, {"say_results": True})

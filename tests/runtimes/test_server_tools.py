@@ -25,6 +25,8 @@ from tests.runtimes.bench import WAIT_SECONDS, RuntimeBench, resumed, runtime_be
 from tests.runtimes.contracted import AGENTS, Contracted, fake_codex
 from tests.runtimes.scripted_adapter import ScriptedAgent
 
+pytestmark = pytest.mark.slow(keep=2)  # the default suite tries 2 of the agents with each
+
 SERVER = Path(__file__).parent / "programs" / "mcp_server.py"
 
 NOTE = "mcp__session_tools__note"

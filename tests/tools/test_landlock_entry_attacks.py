@@ -341,6 +341,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("script", [BOUND, BOUND_MEANWHILE], ids=["elsewhere", "meanwhile"])
+@pytest.mark.slow(keep=1)
 def test_another_mount_of_a_folder_gives_nothing(script: str, held: Repositories) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount")

@@ -202,6 +202,7 @@ trio.run(lambda: run_supervised(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.slow(keep=1)
 async def test_commands_and_all_their_descendants_die_with_the_daemon(
     number: int, line: Lifeline
 ) -> None:

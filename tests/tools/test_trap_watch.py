@@ -144,6 +144,7 @@ async def test_a_repository_in_a_repository_is_no_worktree(held: SandboxBench, i
     assert list(held.work.rglob(RAN)) != []
 
 
+@pytest.mark.slow
 async def test_a_worktree_beyond_those_looked_at_is_judged_where_it_is_named(
     held: SandboxBench,
 ) -> None:
