@@ -43,8 +43,11 @@ class PendingBatches:
 
     def add(self, batch: Batch) -> int:
         """Add a batch; return its size: the bytes of its lines and artifacts."""
-        size = sum([len(record.tail) for record in batch.records])
-        size += sum([len(artifact.data) for artifact in batch.artifacts])
+        size = 0
+        for record in batch.records:
+            size += len(record.tail)
+        for artifact in batch.artifacts:
+            size += len(artifact.data)
         self._batches.append((batch, size))
         self._added += 1
         self.bytes += size

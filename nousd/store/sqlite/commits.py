@@ -189,10 +189,21 @@ class Commits:
         self._wal_pages += self._pages_written()
 
     def _write(self, batches: Sequence[Batch], stored: list[tuple[StoredEvent, ...]]) -> None:
-        _INSERT_EVENTS.execute(
-            self._connection,
-            [_event_row(event, self._checksums) for events in stored for event in events],
-        )
+        checksums_of = self._checksums.of
+        rows: list[Row] = [
+            (
+                event.seq,
+                event.type,
+                event.session_id,
+                event.run_id,
+                event.line,
+                EVENT_SCHEMA_VERSION,
+                *checksums_of(event),
+            )
+            for events in stored
+            for event in events
+        ]
+        _INSERT_EVENTS.execute(self._connection, rows)
         changes: list[RowChange] = []
         for batch, events in zip(batches, stored, strict=True):
             if batch.artifacts:
@@ -435,21 +446,6 @@ def _number_events(batches: Sequence[Batch], seq: int) -> tuple[list[tuple[Store
     return stored, seq
 
 
-def _event_row(event: StoredEvent, checksums: Checksums) -> Row:
-    return (
-        event.seq,
-        event.type,
-        event.session_id,
-        event.run_id,
-        event.line,
-        EVENT_SCHEMA_VERSION,
-        *checksums.of(event),
-    )
-
-
-_CREATE_OR_FORGET: Final = (PutSession, ForgetSession)
-
-
 def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
     """Keep only the last update time of each session, after the other changes: no reader sees the middle
     of a transaction, and each update would change the indexes.
@@ -457,14 +453,17 @@ def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
     ordered: list[RowChange] = []
     touches: dict[str, TouchSession] = {}
     for change in changes:
-        if isinstance(change, TouchSession):
+        # ``isinstance`` takes ten times as long to return False for a struct.
+        if type(change) is TouchSession:
             earlier = touches.get(change.session_id)
             if change.queue_revision is None and earlier is not None:
                 revision = earlier.queue_revision
                 change = msgspec.structs.replace(change, queue_revision=revision)  # noqa: PLW2901
             touches[change.session_id] = change
             continue
-        if isinstance(change, _CREATE_OR_FORGET) and change.session_id in touches:
+        if (
+            type(change) is PutSession or type(change) is ForgetSession
+        ) and change.session_id in touches:
             # A new session starts with an update time of its own. A deleted one keeps its last, so that
             # a list can continue after it.
             ordered.append(touches.pop(change.session_id))
