@@ -182,8 +182,11 @@ class _Cutter:
         return msgspec.structs.replace(event, entry=short)
 
     def inputs_of(self, event: events.QueueUpdate) -> events.Event:
-        inputs = tuple([self.text_of(queued) for queued in event.inputs])
-        return event if inputs == event.inputs else msgspec.structs.replace(event, inputs=inputs)
+        for queued in event.inputs:
+            if len(queued.text) > _SHORT_CHARS_MAX:
+                inputs = tuple([self.text_of(each) for each in event.inputs])
+                return msgspec.structs.replace(event, inputs=inputs)
+        return event  # the usual case, thousands of times per second
 
     def end_of_user(self, event: events.MessageEnd) -> events.Event:
         # Only a model's message has a stop reason.

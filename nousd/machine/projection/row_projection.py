@@ -274,9 +274,11 @@ def _add_touch(fold: Fold) -> Fold:
 
     def touch_too(event: events.Event, seq: int, ts: str) -> Changes:
         session_id = event.session_id
-        uses = [UseArtifact(session_id, artifact_id) for artifact_id in artifacts_of(event)]
-        revision = event.queue_revision if isinstance(event, events.QueueUpdate) else UNSET
+        revision = event.queue_revision if type(event) is events.QueueUpdate else UNSET
         touch = TouchSession(session_id, seq, ts, None if revision is UNSET else revision)
+        if not (ids := artifacts_of(event)):
+            return (*fold(event, seq, ts), touch)
+        uses = [UseArtifact(session_id, artifact_id) for artifact_id in ids]
         return (*fold(event, seq, ts), *uses, touch)
 
     return touch_too
@@ -347,12 +349,12 @@ def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
     """Add the ids in a struct as keys. Not a generator, because usually there are none, and every event
     is searched.
     """
-    for name in _fields_of_interest(type(struct)):
+    for name, holds_ids in _fields_of_interest(type(struct)):
         value = getattr(struct, name)
         if value is UNSET or value is None:
             continue
-        items = value if isinstance(value, tuple) else (value,)
-        if names_artifact(name):
+        items = value if type(value) is tuple else (value,)
+        if holds_ids:
             found.update(dict.fromkeys(items))
         else:
             for item in items:
@@ -360,10 +362,10 @@ def _find_ids(struct: msgspec.Struct, found: dict[str, None]) -> None:
 
 
 @functools.cache
-def _fields_of_interest(struct: type[msgspec.Struct]) -> tuple[str, ...]:
-    """Return the fields that hold ids, or structs with fields that do."""
+def _fields_of_interest(struct: type[msgspec.Struct]) -> tuple[tuple[str, bool], ...]:
+    """Return the fields that hold ids, or structs with fields that do; and whether each holds ids."""
     return tuple(
-        field.name
+        (field.name, names_artifact(field.name))
         for field in msgspec.structs.fields(struct)
         if names_artifact(field.name) or any(map(_fields_of_interest, _structs_in(field.type)))
     )

@@ -69,11 +69,9 @@ def list_messages(queue: Inputs) -> Inputs:
     return of_kind(queue, "message")
 
 
-def chars_of(inputs: Inputs) -> int:
-    """Return the size of inputs as counted for ``queued_chars_max``; an artifact counts its bytes."""
-    return sum(
-        [len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes for queued in inputs]
-    )
+def chars_of(queued: QueuedInput) -> int:
+    """Return the size of an input as counted for ``queued_chars_max``; an artifact counts its bytes."""
+    return len(queued.text) if queued.text_bytes is UNSET else queued.text_bytes
 
 
 def pending_counts(queue: Inputs) -> PendingCounts:

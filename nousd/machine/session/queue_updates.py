@@ -35,7 +35,7 @@ def build_accepted_update(
     """
     if len(state.queue) >= QUEUED_INPUTS_MAX:
         raise CommandRejected("queue_full", details={"limit": QUEUED_INPUTS_MAX})
-    if state.queued_chars + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
+    if state.queued_chars + queue.chars_of(queued) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return build_accepted_update_unchecked(state, queued, or_unset(run_id) or queued.run_id)
 
@@ -75,7 +75,7 @@ def build_edited_update(
         CommandRejected: ``queue_full``.
     """
     others = queue.without(state.queue, (queued,))
-    if queue.chars_of(others) + queue.chars_of((queued,)) > QUEUED_CHARS_MAX:
+    if sum(map(queue.chars_of, (*others, queued))) > QUEUED_CHARS_MAX:
         raise CommandRejected("queue_full", details={"chars_limit": QUEUED_CHARS_MAX})
     return _build_update(state, "edited", queued, state.pending_counts, client_id)
 
@@ -163,7 +163,7 @@ def _group_by_size(inputs: queue.Inputs) -> list[queue.Inputs]:
     groups: list[queue.Inputs] = []
     room = 0
     for queued in inputs:
-        shown = min(queue.chars_of((queued,)), EVENT_TEXT_BYTES_MAX)
+        shown = min(queue.chars_of(queued), EVENT_TEXT_BYTES_MAX)
         if not groups or shown > room:
             groups.append(())
             room = _SHOWN_TOGETHER_MAX

@@ -81,7 +81,7 @@ def queue_fields(inputs: queue.Inputs) -> dict[str, Any]:
     """Return the fields of a state that depend on its queue."""
     return {
         "queue": inputs,
-        "queued_chars": queue.chars_of(inputs),
+        "queued_chars": sum(map(queue.chars_of, inputs)),
         "pending_counts": queue.pending_counts(inputs),
     }
 
@@ -126,7 +126,7 @@ def _apply_queue_update(state: SessionState, event: events.QueueUpdate, _: str) 
         # queue.
         return {
             "queue": state.queue + event.inputs,
-            "queued_chars": state.queued_chars + queue.chars_of(event.inputs),
+            "queued_chars": state.queued_chars + sum(map(queue.chars_of, event.inputs)),
             "pending_counts": event.pending_counts,
             "queue_revision": revision,
         }
