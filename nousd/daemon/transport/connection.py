@@ -124,7 +124,7 @@ class _Connection:
             command = decode_payload(request)
             if self._services.stopping.is_set():
                 raise ShuttingDown("the daemon is stopping")
-            if isinstance(command, GetCapabilities) and command.restricted:
+            if type(command) is GetCapabilities and command.restricted:
                 self._services = self._services.restrict()
             reply = await HANDLERS[request.type](self._services, command)
             if isinstance(reply, Deferred):

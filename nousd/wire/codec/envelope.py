@@ -327,7 +327,11 @@ def encode_event_tail(payload: Event, ts: str) -> bytes:
     The log prepends the number (``number_event``) when it assigns it, so that the body is encoded once,
     and not by the writer.
     """
-    return b'%b%b,"ts":"%b"}\n' % (_EVENT_HEADS[type(payload)], encode_json(payload), ts.encode())
+    try:
+        body = _encoder.encode(payload)
+    except UnicodeEncodeError:
+        body = encode_json(payload)
+    return b'%b%b,"ts":"%b"}\n' % (_EVENT_HEADS[type(payload)], body, ts.encode())
 
 
 def number_event(seq: int, tail: bytes) -> bytes:
