@@ -204,6 +204,29 @@ async def test_a_command_that_has_no_leave_yet_never_begins_after_its_supervisor
     assert not (tmp_path / "effect").exists()
 
 
+async def test_a_first_process_that_was_killed_before_its_leave_is_told_as_no_start(
+    tmp_path: Path,
+) -> None:
+    daemon, control = socket.socketpair()
+    with control, daemon:
+        process = await trio.lowlevel.open_process(
+            supervising(control, "echo > effect", tmp_path),
+            cwd=REPOSITORY,
+            pass_fds=[control.fileno()],
+        )
+        control.close()
+        with trio.fail_after(SOON_SECONDS):
+            while not (waiting := children(process.pid)):  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            os.kill(waiting[0], signal.SIGKILL)
+            await gone(*waiting)
+            daemon.send(supervisor.BEGIN)
+            with trio.socket.from_stdlib_socket(daemon.dup()) as told:
+                assert await told.recv(64) == b""
+            assert await process.wait() == 0
+    assert not (tmp_path / "effect").exists()
+
+
 async def test_a_command_that_a_sandbox_still_prepares_never_begins_after_the_end(
     tmp_path: Path,
 ) -> None:

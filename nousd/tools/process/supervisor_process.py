@@ -105,7 +105,7 @@ _PERMIT = b"\n"
 """The byte that lets the command's first process go on."""
 
 SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""The signals that a supervisor handles. They are blocked from its fork until its handlers are set."""
+"""The signals that a supervisor handles. They are blocked from its job until its handlers are set."""
 
 
 def run(job: Job) -> None:
@@ -127,14 +127,16 @@ def run(job: Job) -> None:
         os.set_inheritable(job["asks_on"], False)
     # Forked before the daemon permits the command, because it waits for that longer than forking takes.
     child, started, permit = _fork_first_process(job["argv"], job["environment"], control, limits)
-    may_begin = _may_begin(control, wake)
-    if may_begin:
-        os.write(permit, _PERMIT)
-    os.close(permit)
-    if not may_begin:
+    if not _may_begin(control, wake):
+        os.close(permit)
         os.waitpid(child, 0)
         _say(control, f"exited {-signal.SIGTERM}")
         return
+    try:
+        os.write(permit, _PERMIT)
+    except BrokenPipeError:
+        return  # it was killed before it had an effect; without a line from us the daemon tries again
+    os.close(permit)
     if job["asks_on"] >= 0:
         _decide_calls(job["asks_on"])
     command = Command(child, wake, limits, started)
