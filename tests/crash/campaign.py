@@ -49,7 +49,7 @@ from typing import Any, Final
 
 import trio
 
-from nousd.tools.process.supervisor_process import descendants
+from nousd.tools.process.process_table import descendants
 from tests.crash.client import Follower, LoadClient, World, ask, request, watch
 from tests.crash.inputs import Handed
 from tests.crash.load import work

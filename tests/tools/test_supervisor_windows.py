@@ -21,13 +21,14 @@ import trio.testing
 from nousd.tools.process import fork_server as forking
 from nousd.tools.process import supervisor
 from nousd.tools.process.fork_server import Forked, ForkServer, fork_server
+from nousd.tools.process.process_table import descendants
 from nousd.tools.process.supervisor import (
     ENDING_SECONDS_MAX,
     GRACE_SECONDS,
     ProcessEnd,
     run_supervised,
 )
-from nousd.tools.process.supervisor_process import KILLING_SECONDS_MAX, descendants
+from nousd.tools.process.supervisor_process import KILLING_SECONDS_MAX
 from nousd.tools.sandbox.interface import Request, SandboxedProcess
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supervising

@@ -41,6 +41,7 @@ sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
 
 from nousd.tools.own_program import load_programs
 from nousd.tools.process import supervisor_process as supervisor
+from nousd.tools.process.process_table import descendants
 
 DESCRIPTORS_MAX = 64
 """Maximum descriptors with one message."""
@@ -220,7 +221,7 @@ class Server:
         """Return the processes below us that belong to no living supervisor."""
         return [
             process.id
-            for process in supervisor.descendants(os.getpid(), self._grace_seconds)
+            for process in descendants(os.getpid(), self._grace_seconds)
             if not process.is_dead
         ]
 

@@ -24,11 +24,12 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import TypedDict
 
 from nousd.tools.own_program import find_loaded_program
 from nousd.tools.process.call_decider import decide_calls
+from nousd.tools.process.process_table import children_of, count_tasks, descendants, own_bytes
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -256,7 +257,7 @@ def _limit(limits: Limits) -> None:
     if limits.processes and os.getuid() != 0:
         # The kernel counts the processes of a user, and never those of root. Other programs of the user
         # start some as well.
-        _lower(resource.RLIMIT_NPROC, _tasks_of(os.getuid()) + 2 * limits.processes)
+        _lower(resource.RLIMIT_NPROC, count_tasks(os.getuid()) + 2 * limits.processes)
 
 
 def _lower(kind: int, value: int) -> None:
@@ -264,16 +265,6 @@ def _lower(kind: int, value: int) -> None:
     hard = value if hard == resource.RLIM_INFINITY else min(hard, value)
     soft = hard if soft == resource.RLIM_INFINITY else min(hard, soft)
     resource.setrlimit(kind, (soft, hard))
-
-
-def _tasks_of(user: int) -> int:
-    return sum(process.tasks for process in _processes() if _owner(process.id) == user)
-
-
-def _owner(process: int) -> int | None:
-    with contextlib.suppress(OSError):
-        return os.stat(f"/proc/{process}").st_uid
-    return None
 
 
 def _decide_calls(receiver: int) -> None:
@@ -333,7 +324,7 @@ class Command:
             return "processes"
         pages = memory // resource.getpagesize()
         if memory and any(
-            process.pages > pages and _own_bytes(process.id) > memory for process in found
+            process.pages > pages and own_bytes(process.id) > memory for process in found
         ):
             return "memory_bytes"
         return None
@@ -439,31 +430,6 @@ class Command:
                     os.kill(process.id, number)
 
 
-class Process:
-    """A process as the kernel reports it; ``pages`` are its resident pages, ``tasks`` its threads."""
-
-    def __init__(self, id: int, facts: list[bytes]) -> None:
-        self.id = id
-        self.is_dead = facts[0] in (b"Z", b"X")
-        self.parent = int(facts[1])
-        self.group = int(facts[2])
-        self.tasks = int(facts[17])
-        self.pages = int(facts[21])
-
-
-def descendants(root: int, excluded: Collection[int] = ()) -> Iterator[Process]:
-    """Yield all processes below ``root``, except the excluded ones and those below them."""
-    children: dict[int, list[Process]] = {}
-    for process in _processes():
-        children.setdefault(process.parent, []).append(process)
-    ahead = list(children.get(root, ()))
-    while ahead:
-        found = ahead.pop()
-        if found.id not in excluded:
-            yield found
-            ahead.extend(children.get(found.id, ()))
-
-
 def _only_first_ones_are_left() -> bool:
     """Kill the first processes of the namespaces that a dead holder has left to us; return whether no
     process is below them any more, False if the kernel does not report it.
@@ -472,44 +438,12 @@ def _only_first_ones_are_left() -> bool:
     starts no other one, and all processes of its namespace are below it.
     """
     try:
-        first_ones = _children(os.getpid())
+        first_ones = children_of(os.getpid())
         for process in first_ones:
             os.kill(process, signal.SIGKILL)
-        if any(map(_children, first_ones)):
+        if any(map(children_of, first_ones)):
             return False
         # One that has died since then may have left us the processes below it.
-        return set(_children(os.getpid())) <= set(first_ones)
+        return set(children_of(os.getpid())) <= set(first_ones)
     except OSError:
         return False
-
-
-def _children(process: int) -> list[int]:
-    """Return the children of a process that has one thread."""
-    with open(f"/proc/{process}/task/{process}/children", "rb") as file:  # noqa: PTH123
-        return [int(child) for child in file.read().split()]
-
-
-def _own_bytes(process: int) -> int:
-    """Return the memory of a process in bytes, without pages of files."""
-    with (
-        contextlib.suppress(OSError),
-        open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file,  # noqa: PTH123
-    ):
-        found = dict(line.partition(":")[::2] for line in file)
-        return sum(
-            int(found.get(name, "0 kB").split()[0]) * 1024 for name in ("RssAnon", "RssShmem")
-        )
-    return 0
-
-
-def _processes() -> Iterator[Process]:
-    names: list[str] = []
-    with contextlib.suppress(OSError):  # such as too many open files: the next scan finds them
-        names = os.listdir("/proc")  # noqa: PTH208
-    for name in names:
-        if not name.isdigit():
-            continue
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
-            # The program's name is in parentheses and may contain anything.
-            facts = file.read().rpartition(b")")[2].split()
-            yield Process(int(name), facts)
