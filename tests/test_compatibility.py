@@ -294,6 +294,7 @@ def _listed() -> list[str]:
     return re.findall(r"^- \*\*([a-z0-9-]+)\*\*: ", section, re.MULTILINE)
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_every_difference_from_a_recording_is_told_by_one_entry_of_the_list(name: str) -> None:
     told = [(found, _entries_of(found)) for found in differences(RECORDINGS[name], _played(name))]

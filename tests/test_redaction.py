@@ -258,7 +258,7 @@ def test_replacements_are_counted_by_kind() -> None:
     assert redactor.counts == {"known": 2, "variable": 1}
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     ["A", "key", "secret_", "eyJ", "-----BEGIN PRIVATE KEY-----", "token='", '_key:\\"', "://a:"],

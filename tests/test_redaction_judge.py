@@ -54,7 +54,7 @@ CASES = [
     CASES,
     ids=[f"{detector.secret_type} {pattern.pattern[:24]}" for detector, pattern in CASES],
 )
-@pytest.mark.slow(keep=18)
+@pytest.mark.slow(keep=6)
 def test_a_secret_that_the_scanner_finds_is_redacted(
     detector: RegexBasedDetector, pattern: re.Pattern[str]
 ) -> None:

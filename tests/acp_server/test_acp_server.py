@@ -33,6 +33,7 @@ CALLING = "[[tool {} {}]] [[then]] [[text Done.]]".format
 # --- the connection --------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_version_1_is_what_an_editor_of_a_later_version_gets(bench: Bench) -> None:
     answer = await bench.editor.ask("initialize", protocolVersion=7)
     assert answer["protocolVersion"] == 1
@@ -269,6 +270,7 @@ async def test_a_long_change_is_shown_whole(bench: Bench) -> None:
     assert call["content"][0]["newText"] == content
 
 
+@pytest.mark.slow
 async def test_a_call_goes_through_its_states_and_ends_with_its_output(bench: Bench) -> None:
     await bench.prompt(CALLING("bash", '{"command": "echo hi; sleep 0.6; echo ho"}'))
     (call,) = bench.editor.updates("tool_call")
@@ -439,6 +441,7 @@ async def test_the_run_of_another_client_is_shown(bench: Bench) -> None:
     await bench.editor.until(lambda _: bench.editor.said() == "Hello.From elsewhere.")
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("editors_share_their_sessions")
 async def test_another_client_sees_and_steers_the_run_of_the_editor(bench: Bench) -> None:
     events = await bench.daemon.watch(session_id=bench.session_id, types="all")
@@ -454,6 +457,7 @@ async def test_another_client_sees_and_steers_the_run_of_the_editor(bench: Bench
     assert bench.editor.said("user_message_chunk") == "[[text Steered.]]"
 
 
+@pytest.mark.slow
 async def test_an_input_that_another_client_takes_back_is_cancelled(bench: Bench) -> None:
     running = await bench.begin("[[slow 20]] [[say 30]]")
     await bench.editor.update("agent_message_chunk")
@@ -545,6 +549,7 @@ async def test_a_session_of_another_folder_is_not_opened_in_this_one(bench: Benc
     assert caught.value.code == -32002
 
 
+@pytest.mark.slow
 async def test_sessions_are_listed_page_by_page(bench: Bench) -> None:
     made = {bench.session_id, *[await bench.editor.new(bench.folder) for _ in range(59)]}
     found: set[str] = set()
@@ -566,6 +571,7 @@ async def test_closing_a_session_stops_its_run(bench: Bench) -> None:
     await events.until("agent_end", status="cancelled")
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("runs_outlive_their_editor")
 async def test_a_run_goes_on_when_the_editor_is_closed(folder: Path) -> None:
     async with socket_daemon(folder, provider=make_provider("mock")) as daemon:

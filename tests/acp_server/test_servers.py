@@ -58,6 +58,7 @@ async def results(editor: Editor, session_id: str, text: str = ECHO) -> list[str
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("editors_hand_in_mcp_servers")
 async def test_a_server_is_started_once_the_user_agrees_and_the_first_prompt_has_its_tools(
     bench: Bench,
@@ -92,6 +93,7 @@ async def test_a_server_that_the_user_denies_never_starts_and_the_session_says_s
     assert (await bench.client.request("list_mcp"))["servers"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("editors_hand_in_mcp_servers")
 async def test_the_user_is_asked_once_for_each_command_of_a_session(bench: Bench) -> None:
     bench.editor.answers["session/request_permission"] = YES
@@ -118,6 +120,7 @@ async def test_the_user_is_asked_once_for_each_command_of_a_session(bench: Bench
     assert len(requests_to_start(bench.editor)) == 3
 
 
+@pytest.mark.slow
 async def test_servers_are_there_again_after_the_daemon_was_restarted(folder: Path) -> None:
     async with trio.open_nursery() as nursery:
         begun, stopped, again = trio.Event(), trio.Event(), trio.Event()
@@ -152,6 +155,7 @@ async def test_a_server_that_does_not_work_is_reported_and_costs_no_prompt(bench
     assert said.startswith("The MCP server My Stub does not work: ")
 
 
+@pytest.mark.slow
 async def test_a_server_that_never_answers_keeps_one_prompt_waiting_and_no_other(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +206,7 @@ async def test_a_server_behind_a_url_is_asked_about_and_gets_its_headers(bench: 
     assert shown == f"{web.url}\nwith the headers Authorization"
 
 
+@pytest.mark.slow
 async def test_an_editor_that_ends_takes_no_server_from_another_one(folder: Path) -> None:
     async with (
         socket_daemon(folder, provider=make_provider("mock")) as daemon,

@@ -57,6 +57,7 @@ backup(*map(pathlib.Path, sys.argv[1:]))
 """
 
 
+@pytest.mark.slow
 async def test_a_backup_of_a_busy_log_is_one_consistent_state(folder: Path, tmp_path: Path) -> None:
     """Each commit is a whole run, so a copy with part of a run would mix two states."""
     path = folder / "nousd.db"

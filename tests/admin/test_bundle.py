@@ -562,6 +562,7 @@ def test_deltas_whose_beginning_is_past_the_limit_are_omitted(
 # --- output ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_transient_write_error_fails_the_bundle(folder: Path, tmp_path: Path) -> None:
     class FullForAMoment(io.BytesIO):
         was_full = False

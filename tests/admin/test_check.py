@@ -291,6 +291,7 @@ async def test_branches_of_a_branch_of_a_deleted_session_have_no_findings(
 # --- the rows ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize(
     ("statement", "found"),
     [

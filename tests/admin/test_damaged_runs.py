@@ -152,7 +152,7 @@ PARTS: Final = 8
 """Cases for the damages of one kind where each damage takes long."""
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_that_lost_or_changed_a_row_is_replayed_or_refused_with_a_sentence(
     kind: str, whole: Path, tmp_path: Path
@@ -190,7 +190,7 @@ def refusals(path: Path, whole: Path) -> Iterator[str]:
             assert report.lines
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_other_commands_take_a_damaged_run_without_a_traceback(

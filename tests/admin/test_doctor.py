@@ -276,6 +276,7 @@ def test_a_stale_socket_is_a_warning(flags: dict[str, Any]) -> None:
     assert (check.status, "was left behind" in check.found) == ("warning", True)
 
 
+@pytest.mark.slow
 def test_a_daemon_without_a_valid_answer_is_a_failure(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -435,6 +436,7 @@ def test_a_refusal_by_the_server_is_reported_without_the_key(
     assert len(server.requests) == 1, "it must not be asked again, nor go where it is sent"
 
 
+@pytest.mark.slow
 def test_an_unreachable_or_silent_server_is_a_failure(
     flags: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -590,6 +592,7 @@ def test_a_missing_sandbox_is_reported_with_its_effect_and_the_package_to_instal
     assert check.advice.startswith("apt install bubblewrap; ")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(landlock.why_not() is not None, reason=f"{landlock.why_not()}")
 def test_landlock_is_reported_with_its_limits(
     sandboxed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -654,6 +657,7 @@ def test_rules_are_counted_and_an_invalid_one_is_a_failure(
 # --- HTTP ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_http_token_open_to_others_is_a_failure(flags: dict[str, Any]) -> None:
     file = flags["state_dir"] / "http-token"
     assert examine(flags)["http token"].status == "skipped"
@@ -684,7 +688,7 @@ class _Healthy(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "status"), [("nousd", "ok"), ("other", "failed")])
 def test_another_server_at_the_http_address_is_a_failure(
     flags: dict[str, Any], mode: str, status: str
@@ -717,6 +721,7 @@ def cargo(flags: dict[str, Any], tmp_path: Path) -> Path:
     return program
 
 
+@pytest.mark.slow
 def test_toolchains_under_the_home_that_are_absent_in_the_sandbox_are_found_with_their_setting(
     sandboxed: dict[str, Any], cargo: Path, tmp_path: Path
 ) -> None:

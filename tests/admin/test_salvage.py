@@ -253,11 +253,13 @@ def killed(folder: Path, killed_template: Path) -> Path:
     return folder / "nousd.db"
 
 
+@pytest.mark.slow
 def test_events_in_the_wal_are_saved(killed: Path) -> None:
     report, out = salvage_log(killed)
     assert (len(lines_in(out)), report.errors) == (1 + 9 * 27, 0)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("at", [0, 4, 20, 24 + 32, 24 + 32 + 8, 20_000])
 def test_a_damaged_wal_is_read_frame_by_frame(killed: Path, at: int) -> None:
     wal = killed.with_name("nousd.db-wal")

@@ -186,7 +186,7 @@ async def try_vacuum(disk: FaultyDisk, original: Path, copy: Path) -> StoreError
     return failure
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [Fault.FULL, Fault.TORN_FULL, Fault.ERROR])
 async def test_the_log_is_complete_wherever_the_disk_fails(
     fault: Fault, disk: FaultyDisk, original: Path, tmp_path: Path

@@ -275,6 +275,7 @@ async def test_a_request_from_before_a_restart_is_not_pending(
         assert refusal_of(reply) == (409, "APPROVAL_REPLY_INVALID")
 
 
+@pytest.mark.slow
 async def test_a_reply_about_a_path_outside_the_workspace_creates_no_rule(
     kit: Kit, short_folder: Path
 ) -> None:
@@ -464,6 +465,7 @@ async def test_an_answer_equal_to_a_label_counts_as_chosen(
         assert await kit.bridge.get("/question") == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
@@ -486,6 +488,7 @@ async def test_invalid_answers_are_refused_and_the_question_stays_pending(
         assert len(await kit.bridge.get("/question")) == 1
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("word", "request_", "reason"),
     [

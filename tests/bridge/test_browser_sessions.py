@@ -165,6 +165,7 @@ async def test_a_session_that_cannot_be_stored_is_refused_with_the_reason(site: 
 # --- every request with a cookie ---------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=6)
 @pytest.mark.behaviour("http_cookies_need_an_origin")
 @pytest.mark.parametrize(
     ("headers", "status"),
@@ -315,6 +316,7 @@ async def test_delete_ends_a_session_and_its_streams(site: Site) -> None:
     assert await site.status(**other, **SAME_ORIGIN) == 200
 
 
+@pytest.mark.slow
 async def test_a_new_token_voids_sessions_and_their_streams(site: Site) -> None:
     cookie = await site.log_in()
 
@@ -329,6 +331,7 @@ async def test_a_new_token_voids_sessions_and_their_streams(site: Site) -> None:
     assert await site.status(**cookie, **SAME_ORIGIN) == 401
 
 
+@pytest.mark.slow
 async def test_sessions_are_bounded_and_survive_a_restart(daemon: Daemon, tmp_path: Path) -> None:
     async with site_of(daemon, tmp_path) as site:
         cookies = [await site.log_in(PAGE) for _ in range(SESSIONS_MAX + 1)]

@@ -104,6 +104,7 @@ def test_a_greeting_is_whole_frames_with_the_newest_id_on_the_last(view: EventVi
         assert ids == [None] * (len(hello) - 1) + [StreamPosition(5, FRAMES_MAX)] * bool(hello)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 @given(data=st.data(), first=st.lists(made_events))
 def test_a_reader_cut_off_after_any_frame_receives_each_frame_once(

@@ -86,6 +86,7 @@ def test_any_text_is_a_frame_id_or_has_no_position(text: str) -> None:
 # --- frames ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(
     event=st.sampled_from(sorted(EVENTS)).flatmap(lambda name: structs(EVENTS[name])),
     seq=st.integers(1, 2**50),

@@ -115,6 +115,7 @@ async def test_the_tools_of_the_daemon_are_listed_and_called(
     assert (session["name"], session["source"]) == ("mcp", "mcp")
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("our_tools_are_served_over_http")
 async def test_mcp_clients_use_sessions_of_their_own_and_the_active_one_stays(
     bridge: Bridge, daemon: Daemon
@@ -217,7 +218,7 @@ async def test_ten_concurrent_calls_have_their_own_results(
     assert said == {number: str(number) for number in range(10)}
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 async def test_calls_beyond_the_limit_wait_their_turn(
     mode: Literal["auto", "legacy"], bridge: Bridge, monkeypatch: pytest.MonkeyPatch
@@ -238,6 +239,7 @@ async def test_calls_beyond_the_limit_wait_their_turn(
 GOING: Final = {"command": "echo going; sleep 600"}
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("mcp_clients_cancel_calls")
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_call_that_its_client_cancels_is_stopped(

@@ -203,7 +203,7 @@ async def test_invalid_parts_are_refused_with_their_position(
     assert await bridge.get(f"/session/{session}/message") == []
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.behaviour("http_texts_are_as_long_as_bodies")
 @pytest.mark.parametrize(
     ("written", "meant"),
@@ -362,6 +362,7 @@ async def test_a_cancelled_run_has_no_error_text(bridge: Bridge, stub: StubModel
     assert not any("ENGINE_ERROR" in words for _, texts in told for words in texts)
 
 
+@pytest.mark.slow
 async def test_long_texts_and_long_sessions_are_returned_whole(
     bridge: Bridge, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ async def test_runs_with_tools_failures_and_an_abort_are_counted_exactly(
     assert tokens == {"input": 14, "output": 10}
 
 
+@pytest.mark.slow
 async def test_permission_requests_and_decisions_are_counted(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
@@ -182,6 +183,7 @@ async def test_the_metrics_of_the_daemon_equal_the_response_to_get_metrics(
     assert told.value("nousd_events_total", type="agent_end") == 1
 
 
+@pytest.mark.slow
 async def test_counters_never_decrease_in_scrapes_during_a_fast_run(
     bridge: Bridge, stub: StubModel
 ) -> None:

@@ -185,6 +185,7 @@ def test_tools_cannot_read_the_token(folder: Path) -> None:
         assert daemon.stop() == 0
 
 
+@pytest.mark.slow
 def test_the_service_manager_is_notified_when_http_accepts_connections(folder: Path) -> None:
     path, port = folder / "notify", free_port()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
@@ -197,7 +198,7 @@ def test_the_service_manager_is_notified_when_http_accepts_connections(folder: P
             assert daemon.stop() == 0
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["serve", "bridge"])
 def test_an_address_in_use_is_a_one_line_error_with_exit_code_2(folder: Path, verb: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

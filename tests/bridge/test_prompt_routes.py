@@ -241,6 +241,7 @@ async def test_an_invalid_option_is_refused_with_its_name(
 # --- appended, then prompted ---------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("http_appended_texts_are_not_repeated")
 @pytest.mark.parametrize("path", ["prompt_async", "prompt_sync"])
 async def test_an_appended_text_is_not_repeated_by_its_prompt(
@@ -264,6 +265,7 @@ async def test_an_appended_text_is_not_repeated_by_its_prompt(
 # --- without new parts ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("http_prompts_without_parts_run_what_was_appended")
 @pytest.mark.parametrize("body", [{}, {"parts": []}, {"parts": text(" ")}])
 async def test_a_prompt_without_parts_runs_the_appended_message_and_judges_the_session_first(
@@ -419,6 +421,7 @@ async def test_a_repeated_prompt_sync_names_its_run(bridge: Bridge) -> None:
 # --- waiting -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_prompt_sync_returns_all_messages_or_the_reply(
     bridge: Bridge, stub: StubModel
 ) -> None:
@@ -457,6 +460,7 @@ async def test_a_client_chooses_the_shape_of_a_prompt_sync_whatever_its_user_age
     assert "reply" in refused.json()["error"]
 
 
+@pytest.mark.slow
 async def test_prompt_sync_times_out_and_its_run_continues(
     bridge: Bridge, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

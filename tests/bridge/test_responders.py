@@ -173,6 +173,7 @@ STEPS = 60
 """More steps of the loop than the end of a declaration takes."""
 
 
+@pytest.mark.slow
 async def test_a_client_that_arrives_at_any_step_of_an_ending_declaration_counts(
     tmp_path: Path, autojump_clock: MockClock
 ) -> None:

@@ -114,7 +114,7 @@ def ids(frames: list[Frame]) -> list[str]:
     return [frame.id for frame in frames if frame.id]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.behaviour("http_ends_what_an_old_token_opened")
 @pytest.mark.parametrize("verb", ["serve", "bridge"])
 def test_after_a_rotation_open_streams_end_and_resume_with_the_new_token_only(
@@ -188,6 +188,7 @@ def test_without_a_state_folder_there_is_nothing_to_rotate(folder: Path) -> None
     assert not (folder / "state").exists()
 
 
+@pytest.mark.slow
 def test_a_rotation_that_cannot_write_leaves_the_old_token_valid_and_says_so(
     folder: Path,
 ) -> None:
@@ -284,7 +285,7 @@ async def test_without_any_token_nobody_is_admitted() -> None:
 
 
 @pytest.mark.parametrize("path", ["/quiet", "/flood"])
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_a_void_token_ends_streams_whether_or_not_they_are_read(path: str) -> None:
     switch = Switch()
     async with switched(switch) as small, await connected(small.address) as stream:
@@ -307,6 +308,7 @@ async def test_a_request_that_a_void_token_began_is_answered() -> None:
     assert answer_in(bytes(received), "POST").status == 200
 
 
+@pytest.mark.slow
 async def test_a_connection_whose_client_has_the_new_token_goes_on() -> None:
     switch = Switch()
 

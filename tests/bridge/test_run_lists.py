@@ -64,6 +64,7 @@ async def test_a_long_list_is_returned_in_parts_that_continue_with_since_seq(
     assert [frame for part in parts for frame in part] == told
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "query",
     [

@@ -102,6 +102,7 @@ async def test_get_run_supports_reconnect_and_recovery(bridge: Bridge, stub: Stu
     assert await bridge.get(f"/session/{session}/run") == {"active": None}
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("http_stale_runs_end")
 async def test_stale_run_timeout_clears_the_lock_and_emits_finished_with_timeout(
     short_folder: Path, provider: Provider, stub: StubModel

@@ -339,6 +339,7 @@ async def test_a_request_in_progress_is_answered_within_the_grace_period() -> No
         assert answer.headers["connection"] == "close"
 
 
+@pytest.mark.slow
 async def test_the_port_of_a_stopped_server_can_be_used_at_once() -> None:
     async with small_server() as small, stream_of(small.address, "/quiet"):
         port = small.address

@@ -38,6 +38,7 @@ ID_ROUTES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", ["", "/api"])
 async def test_an_unknown_session_is_404_with_an_envelope_on_every_route(
     prefix: str, bridge: Bridge

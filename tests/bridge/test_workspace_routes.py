@@ -245,6 +245,7 @@ async def test_a_missing_body_is_judged_as_an_empty_object(path: str, place: Pla
     assert (missing.status_code, missing.json()) == (422, empty.json())
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("answer", "state"), [("once", "completed"), ("reject", "failed")])
 async def test_a_path_outside_is_refused_and_under_an_override_needs_approval(
     answer: str, state: str, place: Place, stub: StubModel

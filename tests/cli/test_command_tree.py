@@ -71,6 +71,7 @@ SAME: list[tuple[str, str, str]] = [
 ]
 
 
+@pytest.mark.slow(keep=9)
 @pytest.mark.parametrize(("new", "old", "command"), SAME, ids=[row[0] for row in SAME])
 def test_a_listed_name_does_what_the_flat_name_does(
     daemon: FakeDaemon, nousctl: Nousctl, new: str, old: str, command: str

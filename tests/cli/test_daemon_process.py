@@ -59,6 +59,7 @@ def background(folder: Path) -> Iterator[Background]:
         running.process.stderr.close()
 
 
+@pytest.mark.slow
 def test_a_daemon_is_shown_restarted_and_stopped(
     background: Background, nousctl: Nousctl, folder: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_restart_that_fails_says_why(folder: Path, nousctl: Nousctl) -> None:
     assert f"{place}: Address already in use by another program" in rest[0]
 
 
+@pytest.mark.slow
 def test_a_daemon_goes_on_if_the_settings_allow_no_other(folder: Path, nousctl: Nousctl) -> None:
     settings = folder / "config.toml"
     settings.write_text("")

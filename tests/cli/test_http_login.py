@@ -41,6 +41,7 @@ def login(state: Path, *more: str, **environ: str) -> subprocess.CompletedProces
     )
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("more", "environ", "page"),
     [
@@ -72,6 +73,7 @@ def test_without_an_address_that_a_browser_can_open_it_says_how_to_name_one(
     assert "--page" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_token_there_is_no_link(state: Path) -> None:
     (state / "http-token").unlink()
     done = login(state, "--http", "127.0.0.1:80")
@@ -80,6 +82,7 @@ def test_without_a_token_there_is_no_link(state: Path) -> None:
     assert [*state.iterdir()] == []
 
 
+@pytest.mark.slow
 def test_an_address_with_a_fragment_or_another_scheme_is_no_page(state: Path) -> None:
     for page in ("a.example/x", "http://a.example/#x", "javascript:alert(1)", "file:///x"):
         done = login(state, "--page", page)

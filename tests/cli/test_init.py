@@ -63,6 +63,7 @@ async def stub() -> AsyncIterator[StubModel]:
         yield model
 
 
+@pytest.mark.slow
 async def test_the_built_in_model_needs_no_key_and_commands_stay_off(init: Init) -> None:
     told = await init.answer("mock", "n", "ask")
     assert str(init.file) in told
@@ -71,12 +72,14 @@ async def test_the_built_in_model_needs_no_key_and_commands_stay_off(init: Init)
     assert settings.permission_mode == "ask"
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_neither_yes_nor_no_is_asked_for_again(init: Init) -> None:
     told = await init.answer("mock", "1", "Yes", "ask")
     assert told.count("write y for yes, or n for no") == 1
     assert init.settings.allow_exec
 
 
+@pytest.mark.slow
 async def test_a_daemon_that_runs_with_other_settings_is_to_be_restarted(
     init: Init, daemon: FakeDaemon
 ) -> None:
@@ -87,6 +90,7 @@ async def test_a_daemon_that_runs_with_other_settings_is_to_be_restarted(
     assert "next: nousctl prompt" in await init.answer("mock", "n", "ask", environ=nowhere)
 
 
+@pytest.mark.slow
 async def test_a_key_that_is_missing_is_told_without_a_file_that_nobody_has_seen(
     init: Init,
 ) -> None:
@@ -95,6 +99,7 @@ async def test_a_key_that_is_missing_is_told_without_a_file_that_nobody_has_seen
     assert ".toml" not in told.partition("written: ")[0]
 
 
+@pytest.mark.slow
 async def test_a_server_is_asked_once_for_its_models_with_the_key_and_one_is_chosen(
     init: Init, stub: StubModel
 ) -> None:
@@ -118,6 +123,7 @@ async def test_a_server_is_asked_once_for_its_models_with_the_key_and_one_is_cho
     assert settings.allow_exec
 
 
+@pytest.mark.slow
 async def test_a_key_that_a_program_prints_is_tried_and_not_written(
     init: Init, stub: StubModel
 ) -> None:
@@ -129,6 +135,7 @@ async def test_a_key_that_a_program_prints_is_tried_and_not_written(
     assert init.settings.providers["local"].api_key_command[1:] == ("PRINTED",)
 
 
+@pytest.mark.slow
 async def test_a_refused_key_is_told_and_the_questions_begin_anew(
     init: Init, stub: StubModel
 ) -> None:
@@ -139,6 +146,7 @@ async def test_a_refused_key_is_told_and_the_questions_begin_anew(
     assert init.settings.provider == "mock"
 
 
+@pytest.mark.slow
 async def test_a_variable_that_is_set_is_named_and_used(init: Init, stub: StubModel) -> None:
     stub.script(models_reply("m"))
     environ = {"NOUSD_LOCAL_API_KEY": "sk-variable", "ANTHROPIC_API_KEY": "k"}
@@ -166,6 +174,7 @@ async def test_an_existing_settings_file_is_not_touched(init: Init) -> None:
     assert init.file.read_text() == "verbose = true\n"
 
 
+@pytest.mark.slow
 async def test_an_end_of_the_answers_writes_nothing(init: Init) -> None:
     await init.answer("mock", "y", code=1)
     assert not init.file.exists()

@@ -599,6 +599,7 @@ def test_at_a_terminal_ctrl_c_aborts_the_run_and_a_second_one_exits(
     assert [command for command, _ in sent_commands(daemon)] == ["prompt", "abort"]
 
 
+@pytest.mark.slow
 def test_at_a_terminal_the_prompt_is_shown_again_after_an_answer(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
@@ -652,6 +653,7 @@ def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_for_the_next_on
     assert sent_commands(daemon) == [("confirm_tool", {**later, "decision": "deny"})]
 
 
+@pytest.mark.slow
 def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_as_a_prompt(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
@@ -671,6 +673,7 @@ def test_at_a_terminal_an_answer_to_an_ended_request_is_not_sent_as_a_prompt(
     assert sent_commands(daemon)[0][0] == "prompt"
 
 
+@pytest.mark.slow
 def test_at_a_terminal_requests_and_questions_are_shown_and_answered(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
@@ -722,7 +725,7 @@ def test_a_paste_of_many_lines_is_one_prompt(daemon: FakeDaemon, edited: Termina
 
 
 @pytest.mark.parametrize("end", ["/quit\r", "\x04", "\x03", signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 def test_the_terminal_is_given_back_however_chat_ends(
     daemon: FakeDaemon, end: str | signal.Signals
 ) -> None:
@@ -743,6 +746,7 @@ def test_the_terminal_is_given_back_however_chat_ends(
     terminal.close()
 
 
+@pytest.mark.slow
 def test_on_a_terminal_without_escape_sequences_output_waits_for_the_line_being_typed(
     daemon: FakeDaemon, terminal: Terminal
 ) -> None:
@@ -762,6 +766,7 @@ def test_on_a_terminal_without_escape_sequences_output_waits_for_the_line_being_
     assert "\x1b" not in terminal.output
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("echoes", [True, False])
 def test_a_terminal_without_escape_sequences_gets_none(daemon: FakeDaemon, echoes: bool) -> None:
     terminal = Terminal(daemon, echoes=echoes)
@@ -802,6 +807,7 @@ def linear(daemon: FakeDaemon, folder: Path, request: pytest.FixtureRequest) -> 
     terminal.close()
 
 
+@pytest.mark.slow(keep=1)
 def test_a_plain_chat_draws_nothing_again_and_output_waits_for_the_line_being_typed(
     daemon: FakeDaemon, linear: Terminal
 ) -> None:
@@ -843,6 +849,7 @@ def test_a_plain_chat_takes_a_paste_as_one_text(daemon: FakeDaemon, linear: Term
     assert payload["text"] == "one\ntwo"
 
 
+@pytest.mark.slow
 def test_output_goes_above_the_line_being_typed(daemon: FakeDaemon, edited: Terminal) -> None:
     edited.type("half a li")
     edited.wait_for(f"{ROW}half a li\r\x1b[11C")
@@ -858,6 +865,7 @@ def test_output_goes_above_the_line_being_typed(daemon: FakeDaemon, edited: Term
     assert [payload["text"] for _, payload in sent_commands(daemon)] == ["half a line"]
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_begun_before_a_call_was_shown_grants_nothing(
     daemon: FakeDaemon, edited: Terminal
 ) -> None:
@@ -878,6 +886,7 @@ def test_an_answer_that_was_begun_before_a_call_was_shown_grants_nothing(
     assert sent_commands(daemon) == [("confirm_tool", {**NAMED, "decision": "once"})]
 
 
+@pytest.mark.slow
 def test_an_answer_that_was_typed_while_chat_was_busy_grants_nothing(
     daemon: FakeDaemon, edited: Terminal
 ) -> None:
@@ -901,6 +910,7 @@ def test_an_answer_that_was_typed_while_chat_was_busy_grants_nothing(
     assert "confirm_tool" not in [command for command, _ in sent_commands(daemon)]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("keys", ["\x1b[200~y\x1b[201~\r", "y\ry\r", "\x1b[200~y\r\x1b[201~\r"])
 def test_what_was_pasted_grants_nothing(daemon: FakeDaemon, edited: Terminal, keys: str) -> None:
     daemon.publish(event(6, "permission_requested", **REQUEST))
@@ -925,6 +935,7 @@ def test_lines_typed_before_a_call_is_shown_are_dropped_where_the_terminal_keeps
     assert sent_commands(daemon) == []
 
 
+@pytest.mark.slow
 def test_always_shows_the_rule_and_asks_once_more(daemon: FakeDaemon, edited: Terminal) -> None:
     daemon.on["confirm_tool"] = ok("accepted", {"command": "confirm_tool"})
     daemon.publish(event(6, "permission_requested", **{**REQUEST, "rule": "bash(=a\u202eb)"}))
@@ -1037,7 +1048,7 @@ def test_a_prompt_that_was_typed_here_is_not_shown_again(
 
 
 @pytest.mark.parametrize("term", ["dumb", "xterm"])
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_chat_waits_for_the_daemon_and_goes_on_after_the_last_event(
     folder: Path, term: str
 ) -> None:

@@ -68,6 +68,7 @@ def test_the_fast_parser_agrees_with_the_full_parser(words: list[list[str]]) -> 
     assert values is None or given_values(values) == full_parser_values(argv)
 
 
+@pytest.mark.slow
 def test_the_fast_parser_reads_every_setting() -> None:
     for name, info in SETTINGS.items():
         flag = flag_of(name)

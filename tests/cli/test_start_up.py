@@ -48,6 +48,7 @@ def test_a_ping_imports_nothing_heavy(daemon: FakeDaemon) -> None:
     assert HEAVY & set(done.stderr.split()) == set()
 
 
+@pytest.mark.slow
 def test_nousctl_reads_the_socket_path_from_the_settings_file(
     daemon: FakeDaemon, tmp_path: Path
 ) -> None:
@@ -115,6 +116,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [["mock"], ["openai", "--api-base", "http://127.0.0.1:9/v1", "--model", "m"]],
@@ -168,6 +170,7 @@ def with_output(output: int, *argv: str, socket: Path) -> subprocess.CompletedPr
     )
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_a_one_line_error(daemon: FakeDaemon) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         for argv in (["ping"], ["raw", _RAW], ["--json", "ping"]):
@@ -176,6 +179,7 @@ def test_a_full_disk_is_a_one_line_error(daemon: FakeDaemon) -> None:
             assert (done.returncode, done.stderr) == (1, told)
 
 
+@pytest.mark.slow
 def test_a_closed_output_pipe_prints_no_error(daemon: FakeDaemon) -> None:
     reader, writer = os.pipe()
     os.close(reader)
@@ -202,6 +206,7 @@ def test_completion_can_be_installed(tmp_path: Path) -> None:
     assert "_NOUSCTL_COMPLETE" in installed.read_text()
 
 
+@pytest.mark.slow
 def test_completion_offers_the_verbs() -> None:
     done = run(
         "-m",
@@ -224,6 +229,7 @@ def test_completion_offers_the_verbs_of_a_group() -> None:
     assert done.stdout.split()[:4] == ["list", "edit", "move", "remove"]
 
 
+@pytest.mark.slow
 def test_completion_offers_sessions_and_models_of_the_daemon(daemon: FakeDaemon) -> None:
     rows = [
         {"session_id": "sess-1", "workspace": "/w", "name": "docs", "title": "docs"},
@@ -263,6 +269,7 @@ def test_completion_offers_nothing_without_a_daemon() -> None:
 # --- the demonstration ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_demonstration_runs_a_prompt_on_a_daemon_of_its_own(tmp_path: Path) -> None:
     done = run("-m", "nousd.cli.demo", "hello", "there", TMPDIR=str(tmp_path), NOUSD_SOCKET="/none")
     assert done.returncode == 0, done.stderr
@@ -270,6 +277,7 @@ def test_the_demonstration_runs_a_prompt_on_a_daemon_of_its_own(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_demonstration_can_print_the_lines_of_the_wire(tmp_path: Path) -> None:
     done = run("-m", "nousd.cli.demo", "--json", "hello", TMPDIR=str(tmp_path))
     events = [json.loads(line) for line in done.stdout.splitlines()]

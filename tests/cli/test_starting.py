@@ -69,6 +69,7 @@ def home(folder: Path) -> Iterator[Home]:
     place.nousctl("stop")
 
 
+@pytest.mark.slow
 def test_a_prompt_on_a_terminal_starts_the_daemon_and_says_so_once(home: Home) -> None:
     code, out, err = home.nousctl("prompt", "hello", terminal=True)
     assert (code, "mock response: user: hello" in out) == (0, True), err
@@ -80,6 +81,7 @@ def test_a_prompt_on_a_terminal_starts_the_daemon_and_says_so_once(home: Home) -
     assert (code, "provider mock" in out) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_daemon_takes_its_settings_from_the_file_and_names_what_it_does_not_take(
     home: Home,
 ) -> None:
@@ -94,6 +96,7 @@ def test_the_daemon_takes_its_settings_from_the_file_and_names_what_it_does_not_
     assert Path("/proc", str(status["pid"]), "cwd").readlink() == home.folder
 
 
+@pytest.mark.slow
 def test_a_script_starts_none_unless_it_says_so(home: Home) -> None:
     code, _, err = home.nousctl("prompt", "hello")
     assert (code, "nousctl --start" in err) == (3, True)
@@ -101,6 +104,7 @@ def test_a_script_starts_none_unless_it_says_so(home: Home) -> None:
     assert (code, out) == (0, "mock response: user: hello\n"), err
 
 
+@pytest.mark.slow
 def test_nothing_that_a_daemon_started_starts_another(home: Home) -> None:
     for argv in (["prompt", "hello"], ["prompt", "hello", "--start"]):
         code, _, err = home.nousctl(*argv, terminal=True, environ={"NOUSD_INSIDE": "1"})
@@ -113,6 +117,7 @@ def test_a_daemon_at_another_socket_is_the_users_to_start(home: Home) -> None:
     assert (code, f"nousd serve --socket {other}" in err) == (3, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["status", "ping", "stop", "logs"])
 def test_verbs_about_the_process_start_none(verb: str, home: Home) -> None:
     code, _, err = home.nousctl(verb, "--start", terminal=True)
@@ -162,7 +167,7 @@ def with_service(home: Home, **more: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("state", "flags"), [("inactive", ["--start"]), ("activating", [])], ids=["stopped", "login"]
 )
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_an_installed_service_is_started_instead_of_a_second_kind_of_daemon(
     home: Home, state: str, flags: list[str]
 ) -> None:
@@ -173,6 +178,7 @@ def test_an_installed_service_is_started_instead_of_a_second_kind_of_daemon(
     assert (home.folder / "said").read_text().split() == ["is-active", "is-active", "start"]
 
 
+@pytest.mark.slow
 def test_a_service_that_does_not_start_is_not_replaced_by_another_daemon(home: Home) -> None:
     environ = with_service(home, STATE="failed", FAILS="start")
     code, _, err = home.nousctl("prompt", "hello", "--start", environ=environ)
@@ -181,6 +187,7 @@ def test_a_service_that_does_not_start_is_not_replaced_by_another_daemon(home: H
     assert home.nousctl("ping")[0] == 3
 
 
+@pytest.mark.slow
 def test_where_no_systemd_of_the_user_runs_the_daemon_is_started_as_without_a_service(
     home: Home,
 ) -> None:

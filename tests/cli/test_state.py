@@ -114,6 +114,7 @@ def test_a_vacuum_reports_what_it_freed(
     assert json.loads(nousd("vacuum", "--json", "--state-dir", state).out)["deltas_joined"] == 1
 
 
+@pytest.mark.slow
 def test_a_doctor_has_a_line_for_each_check(nousd: Nousd, state: Path, tmp_path: Path) -> None:
     argv = ["doctor", "--state-dir", state, "--socket", tmp_path / "s", "--workdir", tmp_path]
     outcome = nousd(*argv)
@@ -142,6 +143,7 @@ def test_every_command_is_in_the_help(nousd: Nousd) -> None:
     assert [name for name in (*STATE_COMMANDS, "doctor") if name not in words] == []
 
 
+@pytest.mark.slow
 def test_a_bundle_reports_its_contents_and_overwrites_only_with_force(
     nousd: Nousd, state: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +184,7 @@ def size_of_events(path: Path) -> int:
         return tar.getmember("nousd-bundle/events.jsonl").size
 
 
+@pytest.mark.slow
 def test_bundle_limits_may_be_zero_or_the_maximum(
     nousd: Nousd, state: Path, tmp_path: Path
 ) -> None:

@@ -85,6 +85,7 @@ async def test_the_ask_example_reports_a_missing_daemon_and_a_refusal(place: Pla
     assert (done.returncode, done.stderr) == (1, b"refused: text is required\n")
 
 
+@pytest.mark.slow
 async def test_the_drive_run_example_streams_and_steers_a_run(place: Place) -> None:
     text = '[[text One moment.]] [[tool write {"path": "a.txt", "content": "x"}]]'
     async with running(place):

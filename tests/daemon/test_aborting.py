@@ -229,6 +229,7 @@ async def test_another_connection_can_steer_and_abort_a_run_that_a_client_waits_
     assert result["output"] == "three "
 
 
+@pytest.mark.slow
 async def test_an_immediately_aborted_prompt_is_either_returned_or_stored_in_the_transcript(
     daemon: Daemon, client: Client, events: Events
 ) -> None:

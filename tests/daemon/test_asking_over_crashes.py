@@ -57,6 +57,7 @@ async def test_a_request_interrupted_by_a_kill_is_expired_at_the_next_start(
         assert not (place.work / "a.txt").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("what_was_allowed_stays_allowed_in_the_log")
 async def test_a_kill_right_after_an_approval_keeps_it_and_runs_nothing_again(
     place: Place, stub: StubModel

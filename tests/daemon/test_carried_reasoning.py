@@ -42,6 +42,7 @@ async def test_reasoning_is_sent_back_with_the_result_of_its_call(
     assert second.count(SIGNATURE) == 1
 
 
+@pytest.mark.slow(keep=1)
 async def test_reasoning_is_sent_back_after_a_restart(server: Server, short_folder: Path) -> None:
     server.script(ANSWERS)
     for prompt in ("go", "and?"):

@@ -84,6 +84,7 @@ def result_in(events: list[Event]) -> str:
 every_sandbox = pytest.mark.parametrize("sandbox", BACKENDS)
 
 
+@pytest.mark.slow(keep=1)
 @every_sandbox
 @pytest.mark.usefixtures("large")
 async def test_a_command_is_asked_about_where_the_walk_was_partial_and_runs_with_what_was_found_closed(

@@ -20,6 +20,7 @@ print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("soft", "hard", "becomes"),
     [

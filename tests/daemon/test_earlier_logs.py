@@ -92,7 +92,7 @@ def role_and_text(entry: Payload) -> tuple[str, str]:
 # The client checks each event against the schemas.
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.behaviour("logs_of_earlier_versions_are_read")
 async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Client) -> None:
     log = await replay(place, client)
@@ -104,7 +104,7 @@ async def test_the_whole_log_can_be_replayed_and_paged(place: Place, client: Cli
     } == {1}
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_every_run_is_balanced_and_the_killed_one_is_closed(
     place: Place, client: Client, held: Held
 ) -> None:
@@ -291,7 +291,7 @@ async def test_deleted_sessions_leave_only_tombstones_even_after_a_restart(
     assert stored_inputs(place.state / "nousd.db") == []
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_resume_runs_the_queued_inputs_in_the_order_of_the_queue(
     place: Place, client: Client, held: Held
 ) -> None:

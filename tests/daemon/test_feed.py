@@ -121,7 +121,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.slow(keep=8)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("template", FILTERS, ids=str)
 async def test_a_filter_passes_exactly_the_requested_events(
     template: dict[str, Any],
@@ -194,6 +194,7 @@ WRONG_CURSORS: list[Any] = [
 ]
 
 
+@pytest.mark.slow(keep=10)
 @pytest.mark.behaviour("wrong_cursors_name_the_head")
 @pytest.mark.parametrize("after", WRONG_CURSORS, ids=lambda after: repr(after)[:30])
 async def test_an_invalid_cursor_is_refused_with_the_head_of_the_log(

@@ -118,6 +118,7 @@ async def test_what_a_command_left_when_the_daemon_was_stopped_is_reported(
     assert any(LEFT in message for message in told(stored["events"]))
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("files_that_a_guarded_link_leads_to_are_asked_about")
 async def test_a_daemon_asks_about_a_file_that_a_guarded_link_leads_to(short_folder: Path) -> None:
     place = Place(short_folder, permission_mode="auto")

@@ -80,6 +80,7 @@ print(sorted(late - set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 async def test_a_failed_import_breaks_only_the_commands_that_need_it(
     short_folder: Path,
 ) -> None:

@@ -65,6 +65,7 @@ async def test_the_model_receives_the_whole_path_as_messages(
     ]
 
 
+@pytest.mark.slow
 async def test_calls_and_results_stay_in_the_history(client: Client, stub: StubModel) -> None:
     stub.script(
         tool_reply(
@@ -341,6 +342,7 @@ class _CountingStore:
         return found
 
 
+@pytest.mark.slow
 async def test_a_prompt_reads_a_bounded_number_of_entries_in_a_long_session(
     tmp_path: Path,
 ) -> None:

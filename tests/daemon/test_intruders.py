@@ -49,6 +49,7 @@ async def daemon(short_folder: Path) -> AsyncIterator[Daemon]:
 # --- access ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("as_root")
 async def test_both_sockets_close_connections_of_other_users_without_an_answer(
     short_folder: Path,
@@ -79,7 +80,7 @@ def plant_foreign_folder(folder: Path) -> None:
     os.chown(folder, OTHER_UID, -1)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plant", "words"),
     [

@@ -135,7 +135,7 @@ async def test_get_capabilities_returns_the_limits_of_the_table(kit: Kit) -> Non
     assert in_force == {name: value for name, (value, _) in LIMITS.items()}
 
 
-@pytest.mark.slow(keep=50)
+@pytest.mark.slow(keep=16)
 @pytest.mark.behaviour("limits_are_met_with_the_words_of_the_table")
 @pytest.mark.parametrize("offset", [-1, 0, 1], ids=["below", "at", "past"])
 @pytest.mark.parametrize("name", LIMITS)

@@ -372,6 +372,7 @@ async def test_a_branch_keeps_the_long_texts_of_its_deleted_parent(
     assert [entry["text"] for entry in await kit.messages()] == [text, "done"]
 
 
+@pytest.mark.slow
 async def test_pages_are_bounded_by_the_size_of_their_texts(
     kit: Kit, autojump_clock: trio.testing.MockClock
 ) -> None:

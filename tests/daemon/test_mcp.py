@@ -49,6 +49,7 @@ async def test_a_servers_read_only_hint_does_not_let_its_tool_run_without_approv
         assert of_type(run, "tool_call_denied") != []
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("mcp_permissions_fall_with_the_definition")
 async def test_a_saved_permission_lapses_when_the_server_changes_the_tools_definition(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
@@ -70,6 +71,7 @@ async def test_a_saved_permission_lapses_when_the_server_changes_the_tools_defin
         assert not result_of(run)["executed"]
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("a_bad_mcp_server_costs_its_own_calls")
 async def test_a_server_that_dies_fails_its_call_but_not_the_run_and_reconnects(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
@@ -88,6 +90,7 @@ async def test_a_server_that_dies_fails_its_call_but_not_the_run_and_reconnects(
         assert result_of(await kit.call("echo", text="back"))["result"] == "back"
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("a_bad_mcp_server_costs_its_own_calls")
 async def test_an_abort_cancels_a_call_that_the_server_never_answers(
     short_folder: Path, provider: Provider, stub: StubModel
@@ -155,6 +158,7 @@ async def test_restart_mcp_reconnects_a_failed_server(
         assert "mcp__stub__echo" in await kit.tool_names()
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("a_project_names_mcp_servers_once_it_is_trusted")
 async def test_a_projects_server_runs_only_while_trusted_and_yields_to_an_added_one(
     short_folder: Path, provider: Provider, stub: StubModel

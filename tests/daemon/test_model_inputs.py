@@ -145,6 +145,7 @@ class Talkative(ScriptedProvider):
             await says("I thought about it")(receive)
 
 
+@pytest.mark.slow
 async def test_two_equal_long_sessions_store_equal_inputs(tmp_path: Path) -> None:
     """The sessions have tools, reasoning, images, previews and compactions."""
 

@@ -68,6 +68,7 @@ async def with_two_runs(bench: Bench) -> list[Frame]:
     return frames_in(await lines_of(bench.daemon.services.store))
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("normalized_events_are_the_same_from_every_position")
 async def test_a_subscriber_and_pages_get_the_same_frames_from_every_position(
     bench: Bench, monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,7 @@ async def test_the_answer_states_the_override_that_took_effect(
 
 @reports_effect
 @pytest.mark.parametrize("seconds", [30, 86_400])
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_an_override_at_the_bounds_lasts_exactly_its_ttl(
     seconds: int, folders: Folders, autojump_clock: MockClock
 ) -> None:

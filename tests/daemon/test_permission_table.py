@@ -145,7 +145,7 @@ async def run_of(bench: Bench, decision: str | None) -> Sequence[Event]:
     return bench.events.seen
 
 
-@pytest.mark.slow(keep=31)
+@pytest.mark.slow(keep=10)
 @pytest.mark.behaviour("permissions_are_decided_by_what_a_call_does")
 @pytest.mark.parametrize(
     ("cell", "interaction"),

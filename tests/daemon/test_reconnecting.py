@@ -43,6 +43,7 @@ async def test_a_client_connecting_in_mid_message_reads_its_start_and_follows_th
     assert "open_message" not in await late.request("get_state")
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("state_then_subscribe_misses_nothing")
 async def test_the_state_and_the_events_after_its_cursor_form_the_whole_message(
     daemon: Daemon, client: Client, events: Events, stub: StubModel

@@ -172,6 +172,7 @@ def test_a_folder_that_cannot_be_created_is_a_config_error(tmp_path: Path) -> No
         pass
 
 
+@pytest.mark.slow
 async def test_a_daemon_records_every_attempt_of_a_model_call(short_folder: Path) -> None:
     async with stub_model() as stub:
         stub.script(error_reply(503, "busy", retry_after="0"), text_reply("Hel", "lo"))

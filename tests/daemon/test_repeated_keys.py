@@ -114,6 +114,7 @@ def called(args: Any, name: str = "work", id: str = "own-1") -> ToolCallPiece:
 # --- what a model says ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("keys_that_models_repeat_are_removed")
 async def test_a_key_that_a_model_repeats_is_told_to_nobody_and_stored_nowhere(
     short_folder: Path,
@@ -155,6 +156,7 @@ def assert_nowhere(heard: list[bytes], folder: Path) -> None:
         assert json.dumps(KEY)[1:-1].replace("/", "\\/").encode() not in data
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", [TextDelta, ReasoningDelta])
 async def test_a_key_is_found_wherever_it_is_cut_into_deltas(
     tmp_path: Path, kind: Callable[[str], TextDelta | ReasoningDelta]
@@ -372,6 +374,7 @@ async def test_what_is_asked_hashed_and_run_is_the_call_without_the_key(tmp_path
 # --- what tools tell while they run --------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_tool_that_emits_a_key_in_pieces_tells_nobody(tmp_path: Path) -> None:
     async with memory_kit(tmp_path) as kit:
         for parts in [*splits(KEY), tuple(KEY)]:
@@ -396,6 +399,7 @@ async def test_what_waits_when_a_tool_fails_is_told(tmp_path: Path) -> None:
 # --- MCP servers and extensions ------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("tool", "before"),
     [

@@ -145,6 +145,7 @@ async def test_tools_are_listed_page_by_page(
         assert error["message"] == "tool_not_registered: nosuch"
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("no_response_is_larger_than_its_bound")
 async def test_the_events_of_a_result_end_where_their_bound_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

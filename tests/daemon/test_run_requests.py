@@ -374,7 +374,7 @@ async def test_an_idle_run_keeps_its_activity_time_until_its_deadline_is_extende
 # --- strict resends --------------------------------------------------------------------------
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.behaviour("strict_resends_are_compared")
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("strict", [False, True])

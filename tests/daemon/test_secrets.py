@@ -189,6 +189,7 @@ async def _artifacts(watched: Watched) -> bytes:
     return b"\n".join(parts)
 
 
+@pytest.mark.slow
 async def test_keys_in_tool_results_are_redacted(watched: Watched) -> None:
     run = await watched.call(
         ("read", {"path": "leak.txt"}),

@@ -66,6 +66,7 @@ def files_with(text: str, folder: Path) -> list[Path]:
     return [path for path in files if text.encode() in path.read_bytes()]
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("mcp_servers_belong_to_sessions")
 async def test_only_the_models_of_the_session_are_offered_its_tools_and_may_call_them(
     short_folder: Path, provider: Provider, stub: StubModel
@@ -89,6 +90,7 @@ async def test_only_the_models_of_the_session_are_offered_its_tools_and_may_call
         assert refused["message"] == f"tool_not_registered: {ECHO}"
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("mcp_servers_belong_to_sessions")
 async def test_sessions_have_servers_of_one_name_and_a_branch_has_none(
     short_folder: Path, provider: Provider, stub: StubModel
@@ -166,6 +168,7 @@ async def test_a_session_remembers_over_a_restart_what_was_added_to_it(
         assert refused["message"] == "mcp_not_approved"
 
 
+@pytest.mark.slow
 async def test_the_same_server_again_goes_on_and_a_changed_one_replaces_it(
     short_folder: Path, provider: Provider, stub: StubModel
 ) -> None:
@@ -186,6 +189,7 @@ async def test_the_same_server_again_goes_on_and_a_changed_one_replaces_it(
         assert result_of(run)["result"] != pids[2]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.behaviour("mcp_servers_belong_to_sessions")
 @pytest.mark.parametrize("how", ["removed", "deleted", "scheduled"])
 async def test_a_server_ends_with_its_session(
@@ -214,6 +218,7 @@ async def test_a_server_ends_with_its_session(
         assert await tools_of(kit, other) != []
 
 
+@pytest.mark.slow
 async def test_one_server_too_many_ends_those_of_a_session_that_is_not_at_work(
     short_folder: Path, provider: Provider, stub: StubModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,6 +71,7 @@ async def test_a_stop_does_not_wait_for_clients_that_never_read(
         await deaf.aclose()
 
 
+@pytest.mark.slow
 async def test_a_stop_during_a_run_sends_its_closing_events_and_keeps_the_queue(
     place: Place, stub: StubModel
 ) -> None:

@@ -74,7 +74,7 @@ TABLE: list[Row] = [
 ]
 
 
-@pytest.mark.slow(keep=15)
+@pytest.mark.slow(keep=5)
 @pytest.mark.behaviour("a_task_may_no_more_than_its_parents")
 @pytest.mark.parametrize("row", TABLE, ids=str)
 async def test_a_tasks_call_is_limited_by_its_parent_and_its_worker(

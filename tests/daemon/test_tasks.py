@@ -111,6 +111,7 @@ async def _sessions(bench: TaskBench) -> dict[str, str]:
     return found
 
 
+@pytest.mark.slow
 async def test_the_number_of_tasks_that_run_in_parallel_is_bounded(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:
@@ -205,6 +206,7 @@ async def test_the_depth_of_tasks_is_bounded(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_the_number_of_tasks_of_a_run_is_bounded(tmp_path: Path) -> None:
     full = [{"prompt": "t"}] * TASKS_PER_CALL_MAX
     count = TASKS_PER_ROOT_MAX // TASKS_PER_CALL_MAX

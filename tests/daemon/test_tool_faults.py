@@ -110,6 +110,7 @@ async def test_a_failing_command_is_an_error_result_with_its_output_and_code(
     assert results(stub) == ["tool_error: oh\n\nCommand exited with code 3"]
 
 
+@pytest.mark.slow
 async def test_output_too_long_for_the_model_is_truncated_and_stored_completely(
     client: Client, events: Events, stub: StubModel
 ) -> None:

@@ -47,6 +47,7 @@ async def test_subscribers_that_do_not_read_are_never_dropped_and_lose_nothing(
         assert await late.run(run_id) == live
 
 
+@pytest.mark.slow
 async def test_a_subscriber_far_behind_the_memory_window_reads_from_the_log(
     daemon: Daemon, client: Client, events: Events, stub: StubModel
 ) -> None:

@@ -82,6 +82,7 @@ def test_an_unlisted_extension_is_not_imported(site: Path) -> None:
     assert seen.exists()
 
 
+@pytest.mark.slow
 def test_without_listed_extensions_entry_points_are_not_read() -> None:
     look = (
         "import sys\n"
@@ -220,6 +221,7 @@ async def test_the_installed_and_listed_example_works(place: InstalledPlace) -> 
         assert done["TurnStarted"] == done["TurnEnding"] == 1
 
 
+@pytest.mark.slow
 async def test_the_example_redacts_accounts_limits_timeouts_and_cancels_empty_branches(
     place: InstalledPlace,
 ) -> None:
@@ -264,6 +266,7 @@ async def test_tools_without_access_need_no_approval(place: InstalledPlace) -> N
         assert [end["is_error"] for end in ends] == [False, False]
 
 
+@pytest.mark.slow
 async def test_a_listed_extension_that_is_not_installed_prevents_the_start(
     place: InstalledPlace,
 ) -> None:
@@ -297,7 +300,7 @@ async def test_a_hook_that_never_returns_does_not_delay_the_stop_of_the_daemon(
         assert await daemon.stop() == 0
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["guard.py", "site/house_rules.py"])
 async def test_no_tool_can_change_an_extension_in_the_workdir(
     place: InstalledPlace, path: str

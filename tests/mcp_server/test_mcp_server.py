@@ -248,6 +248,7 @@ def program(folder: Path) -> StdioServerParameters:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("nousd_mcp_brings_a_daemon_along")
 async def test_the_program_starts_a_missing_daemon_and_stops_it_on_exit(
     folder: Path,

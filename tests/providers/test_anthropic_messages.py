@@ -298,6 +298,7 @@ def test_any_conversation_becomes_a_valid_request(
     assert marks_of(sent) <= 4
 
 
+@pytest.mark.slow
 @given(transcripts(places))
 def test_reasoning_neither_removes_nor_repeats_text_or_calls(
     request: ModelInput,

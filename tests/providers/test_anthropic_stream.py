@@ -315,6 +315,7 @@ FIELDS = ("index", "message", "content_block", "delta", "usage", "error", "conte
 BLOCK_FIELDS = ("type", "text", "thinking", "signature", "partial_json", "id", "name", "input")
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(

@@ -173,6 +173,7 @@ DIALECTS: dict[str, tuple[Callable[[ModelInput], Body], Check]] = {
 CASES = frames().flatmap(lambda frame: st.tuples(contexts(), st.just(frame), budgets(frame)))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("dialect", DIALECTS)
 @settings(max_examples=examples(60))
 @given(case=CASES)

@@ -236,6 +236,7 @@ async def test_an_error_within_the_answer_comes_after_its_text(subject: Subject)
     assert not any(isinstance(piece, Finished) for piece in received.pieces)
 
 
+@pytest.mark.slow(keep=1)
 async def test_temporary_refusals_are_retried_until_the_answer(
     subject: Subject, clock: trio.testing.MockClock
 ) -> None:

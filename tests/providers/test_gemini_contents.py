@@ -212,6 +212,7 @@ places = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(transcripts(places))
 def test_any_conversation_becomes_a_valid_request(request: ModelInput) -> None:
     body = json.loads(encode_body(contents_body(request, BLOBS)))

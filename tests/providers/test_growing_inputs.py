@@ -81,6 +81,7 @@ def frame_of(drawn: Frame, model: str) -> Frame:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", PROVIDERS)
 @settings(max_examples=examples(60))
 @given(path=paths(60), steps=STEPS, window=st.sampled_from([500, 2_000, 8_000, 32_000, 200_000]))

@@ -114,7 +114,7 @@ async def test_concurrent_calls_have_a_connection_each(server: Server) -> None:
         await server.stub.wait_closed()
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 async def test_a_burst_arrives_completely_in_few_pieces(server: Server) -> None:
     text = "word " * 1000
     server.stub.script(Reply(fast(server.dialect.stream(Scene(text=text)))))
@@ -148,7 +148,7 @@ async def test_a_stream_left_open_after_the_answer_is_closed_soon(
         await server.stub.wait_closed()
 
 
-@pytest.mark.slow(keep=7)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
 async def test_an_answer_does_not_depend_on_chunk_boundaries(server: Server, size: int) -> None:
     scene = Scene(reasoning="hm ß", text="grüße 😀\u2028 \n", calls=(("read", {"path": "ä/😀"}),))

@@ -80,6 +80,7 @@ async def test_a_cleanly_closed_incomplete_stream_is_a_retryable_error(server: S
     assert received.pieces == [TextDelta("a")]
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("said", ["", "a"], ids=["before the answer", "within it"])
 async def test_a_silent_server_is_an_error_after_the_idle_timeout(
     server: Server, said: str, clock: trio.testing.MockClock
@@ -96,7 +97,7 @@ async def test_a_silent_server_is_an_error_after_the_idle_timeout(
         await server.stub.wait_closed()
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 async def test_an_active_stream_may_last_longer_than_the_idle_timeout(
     server: Server, clock: trio.testing.MockClock
 ) -> None:
@@ -253,7 +254,7 @@ async def test_cancelling_closes_the_connection_at_once(server: Server, place: s
     assert server.stub.connections_open == 1
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_cancelling_a_waiting_receiver_closes_the_connection_at_once(
     server: Server,
 ) -> None:
@@ -283,6 +284,7 @@ async def test_a_receiver_that_fails_closes_the_connection_at_once(server: Serve
         await server.stub.wait_closed()
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_retry_waits_as_long_as_the_server_asks(
     server: Server, clock: trio.testing.MockClock
 ) -> None:

@@ -214,7 +214,7 @@ def call_of(dialect: Dialect, request: ModelInput) -> tuple[Body, Mapping[str, s
     return json.loads(call.body), call.headers
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 @judged
 @pytest.mark.parametrize("sampling", [None, Sampling(temperature=0.5, top_p=0.5, max_tokens=4096)])
 @pytest.mark.parametrize("thinking", [None, "off", "low", "medium", "high"])
@@ -233,7 +233,7 @@ async def test_a_package_accepts_every_field_that_we_send(
         assert approved(JUDGES[dialect.name], body, headers) == body
 
 
-@pytest.mark.slow(keep=5)
+@pytest.mark.slow
 @judged
 @pytest.mark.parametrize("spoilt", ["unknown", "messages", "missing"])
 def test_a_package_rejects_invalid_bodies(dialect: Dialect, spoilt: str) -> None:
@@ -272,7 +272,7 @@ SCENES = {
 }
 
 
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=1)
 @judged
 @pytest.mark.parametrize("scene", SCENES.values(), ids=SCENES)
 async def test_a_package_decodes_and_sends_the_same_as_we_do(

@@ -230,6 +230,7 @@ def test_the_phase_of_a_message_is_kept() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_reasoning_nested_too_deeply_is_not_kept() -> None:
     deep = b"[" * NESTING_MAX + b"]" * NESTING_MAX
     item = b'{"type":"reasoning","encrypted_content":"X","content":' + deep + b"}"
@@ -454,6 +455,7 @@ TYPES = (
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.builds(

@@ -71,7 +71,7 @@ async def check_all_same(rows: Rows) -> None:
     ],
     ids=lambda acts: "+".join(next(iter(act)) for act in acts),
 )
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=1)
 async def test_a_run_of_an_agent_replays_identically(workdir: Path, acts: list[Any]) -> None:
     async with logged_bench(workdir) as (bench, rows):
         await bench.run(*acts)
@@ -79,6 +79,7 @@ async def test_a_run_of_an_agent_replays_identically(workdir: Path, acts: list[A
         await check_all_same(rows)
 
 
+@pytest.mark.slow
 async def test_follow_ups_and_steers_replay_where_they_came(workdir: Path) -> None:
     async with logged_bench(workdir) as (bench, rows):
         with trio.fail_after(WAIT_SECONDS):
@@ -127,7 +128,7 @@ async def test_a_changed_event_is_a_difference(workdir: Path) -> None:
     assert not (await replay_run(changed, Tuning())).is_same
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("_try", range(20), ids=str)
 async def test_an_abort_while_calls_overlap_replays(workdir: Path, _try: int) -> None:
     # What waits for the bracket of the first call comes in an order of its own each time.
@@ -141,6 +142,7 @@ async def test_an_abort_while_calls_overlap_replays(workdir: Path, _try: int) ->
         await check_all_same(rows)
 
 
+@pytest.mark.slow
 async def test_another_attempt_at_a_call_replays(workdir: Path) -> None:
     async with logged_bench(workdir) as (bench, rows):
         await bench.run({"again": READ}, {"die": 3})

@@ -21,7 +21,7 @@ def ended_runs(connection: apsw.Connection) -> list[str]:
 
 
 @pytest.mark.parametrize("name", EARLIER)
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 def test_every_ended_run_of_an_earlier_version_replays_identically(
     name: str, tmp_path: Path
 ) -> None:
@@ -40,7 +40,7 @@ def test_every_ended_run_of_an_earlier_version_replays_identically(
     connection.close()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EARLIER)
 async def test_a_killed_run_is_replayable_only_after_the_next_start_ended_it(
     name: str, short_folder: Path

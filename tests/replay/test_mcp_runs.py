@@ -64,6 +64,7 @@ async def tools_of(client: Client) -> set[str]:
     return {tool["name"] for tool in (await client.request("list_tools"))["tools"]}
 
 
+@pytest.mark.slow
 async def test_an_mcp_tool_added_and_removed_during_a_run_replays_identically(
     tmp_path: Path,
 ) -> None:

@@ -85,6 +85,7 @@ LOOK = (
 )
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.parametrize(
     "text",
     [
@@ -127,6 +128,7 @@ async def test_a_run_with_prompt_options_replays_identically(options: Any, tmp_p
     assert context_of(run).is_known
 
 
+@pytest.mark.slow
 async def test_a_run_with_joined_deltas_replays_identically(tmp_path: Path) -> None:
     async with daemon_with_log(tmp_path) as (client, _, rows):
         for text in (LOOK, "[[think 5]] [[say 20]]"):
@@ -304,6 +306,7 @@ async def test_a_changed_event_is_a_difference(change: Change, tmp_path: Path) -
     assert difference[1:3] == ("--- recorded", "+++ played")
 
 
+@pytest.mark.slow
 async def test_a_missing_or_an_additional_event_is_a_difference(tmp_path: Path) -> None:
     run = await recorded(tmp_path, LOOK)
     for gone in range(len(run.events)):

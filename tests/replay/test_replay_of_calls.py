@@ -144,6 +144,7 @@ async def test_a_run_replays_identically_with_the_tools_and_modes_of_its_time(
         await bench.client.request("set_follow_up_mode", mode="one-at-a-time")
 
 
+@pytest.mark.slow
 async def test_a_client_call_during_a_run_is_not_part_of_its_replay(short_folder: Path) -> None:
     place = Place(short_folder, permission_mode="ask")
     async with running(place) as process:

@@ -51,7 +51,7 @@ SUMMARY: Final = says("a summary")
 # --- a model server that refuses -----------------------------------------------------------------
 
 
-@pytest.mark.slow(keep=16)
+@pytest.mark.slow(keep=5)
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize(
     "text",
@@ -122,7 +122,7 @@ async def test_a_replay_without_the_category_of_its_run_is_a_difference(tmp_path
 # --- an input that is too long -------------------------------------------------------------------
 
 
-@pytest.mark.slow(keep=13)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("window", [1_000, 2_000, 3_000])
 @pytest.mark.parametrize("before", [0, 1, 4])
 @pytest.mark.parametrize(
@@ -362,7 +362,7 @@ BOUNDS: Final = NativeSettings(
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-@pytest.mark.slow(keep=10)
+@pytest.mark.slow(keep=3)
 async def test_however_a_run_ends_it_replays_identically(
     story: Story, ends: str, tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_the_judge_refuses_what_is_not_as_published() -> None:
         check_message({"jsonrpc": "2.0", "id": 1, "method": "session/new", "params": {"cwd": "/"}})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resumes", [False, True])
 async def test_all_that_we_send_is_as_published(tmp_path: Path, resumes: bool) -> None:
     async with acp_bench(tmp_path, resumes=resumes, modes=["auto", "default"]) as bench:
@@ -191,6 +192,7 @@ async def test_a_program_is_put_into_the_mode_in_which_it_asks(tmp_path: Path) -
     assert chosen["params"]["modeId"] == "default"
 
 
+@pytest.mark.slow
 async def test_instructions_are_told_with_the_first_words_of_a_session(tmp_path: Path) -> None:
     async def instructions() -> Sequence[SourceText]:
         _, project = await no_instructions()
@@ -206,6 +208,7 @@ async def test_instructions_are_told_with_the_first_words_of_a_session(tmp_path:
     assert told == [["be brief"], [], []]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("resumes", "method"), [(False, "session/load"), (True, "session/resume")])
 async def test_a_new_life_goes_on_with_the_programs_session_and_repeats_nothing(
     tmp_path: Path, resumes: bool, method: str
@@ -220,6 +223,7 @@ async def test_a_new_life_goes_on_with_the_programs_session_and_repeats_nothing(
         assert len(bench.prompts()[-1]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manner", [{"lost": True}, {"loads": False}])
 async def test_a_session_that_is_lost_is_told_anew(tmp_path: Path, manner: Message) -> None:
     async with acp_bench(tmp_path, **manner) as bench:
@@ -396,6 +400,7 @@ async def test_a_tool_that_the_agent_runs_unasked_is_observed(tmp_path: Path) ->
     assert [entry["text"] for entry in entries][1:] == ["now", "Read gave this", "done"]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 @pytest.mark.parametrize("decision", ["once", "deny"])
 async def test_a_tool_of_its_own_is_asked_about_where_these_are_on_request(
@@ -420,6 +425,7 @@ async def test_a_tool_of_its_own_is_asked_about_where_these_are_on_request(
         assert said(run) == ["no"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 async def test_a_question_that_is_open_at_an_abort_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -460,6 +466,7 @@ async def test_a_command_in_the_name_of_a_tool_of_ours_is_denied(tmp_path: Path)
     assert said(run) == ["no"]
 
 
+@pytest.mark.slow
 async def test_calls_after_a_steer_are_skipped_and_the_second_ends_the_turn(
     tmp_path: Path,
 ) -> None:
@@ -519,6 +526,7 @@ async def test_a_long_result_of_the_programs_own_is_cut() -> None:
     assert observed.result.text.endswith("[100000 characters; the rest is left out]")
 
 
+@pytest.mark.slow
 async def test_messages_are_told_apart_by_their_ids(tmp_path: Path) -> None:
     async with acp_bench(tmp_path) as bench:
         run = await bench.run({"think": "hm"}, {"say": "one"}, {"think": "so"}, {"say": "two"})
@@ -597,6 +605,7 @@ def server_of(bench: AcpBench) -> Message:
     return found
 
 
+@pytest.mark.slow
 async def test_a_call_outside_of_a_turn_is_refused(tmp_path: Path) -> None:
     async with acp_bench(tmp_path) as bench:
         await bench.run({"say": "a"})
@@ -608,6 +617,7 @@ async def test_a_call_outside_of_a_turn_is_refused(tmp_path: Path) -> None:
     assert denied["payload"]["reason"].startswith("no_active_run")
 
 
+@pytest.mark.slow
 async def test_who_does_not_know_the_token_is_not_answered(tmp_path: Path) -> None:
     async with acp_bench(tmp_path) as bench:
         await bench.run({"say": "a"})
@@ -626,6 +636,7 @@ async def test_the_socket_is_the_users_alone_and_goes_with_the_life(tmp_path: Pa
 # --- how a turn ends ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "message"),
     [

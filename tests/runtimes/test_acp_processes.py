@@ -75,6 +75,7 @@ async def test_our_tools_reach_a_program_in_its_guest(place: AcpPlace) -> None:
     assert place.sockets() == []
 
 
+@pytest.mark.slow
 async def test_a_killed_daemon_leaves_neither_sockets_nor_programs(place: AcpPlace) -> None:
     async with talking(place) as talk:
         session_id = await new_session(talk, "acp")

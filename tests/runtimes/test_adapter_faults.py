@@ -89,7 +89,7 @@ async def goes_on(bench: RuntimeBench, agent: FaultyAgent) -> bool:
 
 
 @pytest.mark.parametrize("where", ["command", "begin", "prompt", "message", "task"])
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 async def test_a_fault_of_an_adapter_ends_its_run_once_and_the_daemon_goes_on(
     tmp_path: Path, agent: FaultyAgent, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -104,6 +104,7 @@ async def test_a_fault_of_an_adapter_ends_its_run_once_and_the_daemon_goes_on(
         assert await goes_on(bench, agent)
 
 
+@pytest.mark.slow
 async def test_a_fault_while_an_adapter_stops_its_program_spoils_no_abort(
     tmp_path: Path, agent: FaultyAgent
 ) -> None:
@@ -119,6 +120,7 @@ async def test_a_fault_while_an_adapter_stops_its_program_spoils_no_abort(
         assert await goes_on(bench, agent)
 
 
+@pytest.mark.slow
 async def test_the_run_of_another_session_is_not_touched_by_a_fault(
     tmp_path: Path, agent: FaultyAgent
 ) -> None:

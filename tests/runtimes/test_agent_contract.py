@@ -79,6 +79,7 @@ async def test_text_streams_into_one_message(bench: RuntimeBench) -> None:
     assert (entries[-1]["role"], entries[-1]["text"]) == ("assistant", "hello")
 
 
+@pytest.mark.slow(keep=1)
 async def test_the_users_message_comes_before_the_first_word(bench: RuntimeBench) -> None:
     for act in ({"say": "a"}, {"early": True}):
         run = await bench.run(act, {"say": "b"})
@@ -87,6 +88,7 @@ async def test_the_users_message_comes_before_the_first_word(bench: RuntimeBench
         assert len(users(run)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.row("what it was given")
 async def test_what_the_agent_was_given_is_in_the_log(bench: RuntimeBench) -> None:
     run = await bench.run({"say": "a"})
@@ -130,6 +132,7 @@ async def test_a_call_that_the_agent_repeats_runs_once(bench: RuntimeBench) -> N
     assert said(run)[0].count("Wrote") == 2
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("tool deny")
 async def test_a_denied_call_has_no_effect_and_the_agent_is_told(
     workdir: Path, program: Contracted
@@ -142,6 +145,7 @@ async def test_a_denied_call_has_no_effect_and_the_agent_is_told(
         assert len(of_type(run, "tool_call_denied")) == 1
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("tool deny")
 async def test_a_rule_for_the_name_towards_agents_binds_it(
     workdir: Path, program: Contracted
@@ -152,6 +156,7 @@ async def test_a_rule_for_the_name_towards_agents_binds_it(
         assert not (workdir / "never").exists()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "decision",
     [
@@ -174,6 +179,7 @@ async def test_a_call_that_needs_approval_waits_for_it(
         assert of_type(run, "agent_end")[0]["status"] == "completed"
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("non-interactive")
 async def test_where_nobody_can_be_asked_a_call_is_denied_and_the_run_ends(
     workdir: Path, program: Contracted
@@ -186,6 +192,7 @@ async def test_where_nobody_can_be_asked_a_call_is_denied_and_the_run_ends(
     assert of_type(run, "agent_end")[0]["status"] == "completed"
 
 
+@pytest.mark.slow(keep=1)
 async def test_a_tool_of_the_agents_own_is_refused_while_these_are_off(
     bench: RuntimeBench,
 ) -> None:
@@ -195,6 +202,7 @@ async def test_a_tool_of_the_agents_own_is_refused_while_these_are_off(
     assert "allowed" not in said(run)[0]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("steer")
 async def test_a_steer_is_the_agents_next_input(bench: RuntimeBench) -> None:
     with trio.fail_after(WAIT_SECONDS):
@@ -206,6 +214,7 @@ async def test_a_steer_is_the_agents_next_input(bench: RuntimeBench) -> None:
     assert said(run) == ["first", "steered"]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("follow-up")
 async def test_a_follow_up_is_a_turn_of_its_own(bench: RuntimeBench) -> None:
     with trio.fail_after(WAIT_SECONDS):
@@ -216,6 +225,7 @@ async def test_a_follow_up_is_a_turn_of_its_own(bench: RuntimeBench) -> None:
     assert [kind for kind, _ in users(run)] == ["prompt", "follow_up"]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "manner",
     [
@@ -235,6 +245,7 @@ async def test_an_abort_ends_the_turn_even_if_the_agent_does_not_listen(
     assert said(await bench.run({"say": "again"})) == ["again"]
 
 
+@pytest.mark.slow
 async def test_an_agent_that_dies_ends_the_run_and_the_next_one_starts_it_anew(
     bench: RuntimeBench,
 ) -> None:
@@ -249,6 +260,7 @@ async def test_an_agent_that_dies_ends_the_run_and_the_next_one_starts_it_anew(
     assert [note["resume"] for note in begun] == ["reconstruct"]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("failure of the model")
 async def test_a_failed_model_call_ends_the_run_with_its_words(bench: RuntimeBench) -> None:
     run = await bench.run({"fail": "no such model"})
@@ -257,6 +269,7 @@ async def test_a_failed_model_call_ends_the_run_with_its_words(bench: RuntimeBen
     assert said(await bench.run({"say": "again"})) == ["again"]
 
 
+@pytest.mark.slow(keep=1)
 async def test_what_nobody_knows_is_kept_and_harms_nothing(bench: RuntimeBench) -> None:
     run = await bench.run({"unknown": 30}, {"garbage": 3}, {"say": "fine"})
     assert said(run) == ["fine"]
@@ -264,12 +277,14 @@ async def test_what_nobody_knows_is_kept_and_harms_nothing(bench: RuntimeBench) 
     assert 0 < len(kept) <= 20
 
 
+@pytest.mark.slow
 @pytest.mark.row("flood")
 async def test_a_flood_is_whole(bench: RuntimeBench) -> None:
     run = await bench.run({"flood": 2000})
     assert said(run) == ["".join(flood_of(2000))]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("usage")
 async def test_usage_is_counted(bench: RuntimeBench) -> None:
     run = await bench.run({"say": "a"})
@@ -277,6 +292,7 @@ async def test_usage_is_counted(bench: RuntimeBench) -> None:
     assert reported["usage"]["total"] > 0
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("one program for a session")
 async def test_one_program_serves_the_turns_of_a_session(bench: RuntimeBench) -> None:
     await bench.run({"say": "one"})
@@ -284,6 +300,7 @@ async def test_one_program_serves_the_turns_of_a_session(bench: RuntimeBench) ->
     assert [note for note in of_type(run, "agent_session") if "resume" in note] == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("moved leaf")
 async def test_a_moved_leaf_makes_the_programs_session_void(bench: RuntimeBench) -> None:
     await bench.run({"say": "one"})
@@ -294,6 +311,7 @@ async def test_a_moved_leaf_makes_the_programs_session_void(bench: RuntimeBench)
     assert [note["resume"] for note in begun] == ["reconstruct"]
 
 
+@pytest.mark.slow
 @pytest.mark.row("hand-over")
 async def test_a_conversation_is_handed_to_the_native_runtime_and_back(
     bench: RuntimeBench,
@@ -308,6 +326,7 @@ async def test_a_conversation_is_handed_to_the_native_runtime_and_back(
     assert said(run) == ["by the agent again"]
 
 
+@pytest.mark.slow(keep=1)
 @needs_bubblewrap
 @pytest.mark.parametrize("decision", ["once", "deny"])
 @pytest.mark.parametrize("own_tools", ["ask", "on"])

@@ -34,6 +34,7 @@ async def models_of(bench: RuntimeBench) -> list[str]:
     return [each["model"] for each in listed["models"]]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("name", "models"),
     [
@@ -104,6 +105,7 @@ async def test_another_runtime_forgets_the_model(workdir: Path, memory: Path) ->
         assert "runtime_model" not in await bench.client.request("get_state")
 
 
+@pytest.mark.slow
 async def test_a_thinking_level_is_judged_and_passed_on(workdir: Path, memory: Path) -> None:
     async with runtime_bench(workdir, fake_codex(memory)) as bench:
         refused = await bench.client.refusal("set_thinking", level="off")

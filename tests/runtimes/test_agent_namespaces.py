@@ -147,7 +147,7 @@ def files_in(home: Path) -> dict[int, Path]:
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEEPS)
 async def test_namespaces_share_neither_programs_nor_files(
     place: NamespacePlace, kind: str
@@ -186,7 +186,7 @@ async def test_a_namespaces_program_goes_on_with_its_own_session_and_an_ephemera
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEEPS)
 async def test_an_ephemeral_home_is_gone_after_the_life_and_after_a_kill(
     place: NamespacePlace, kind: str
@@ -207,6 +207,7 @@ async def test_an_ephemeral_home_is_gone_after_the_life_and_after_a_kill(
         await until_gone(place)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 async def test_a_program_sees_no_log_in_of_another_namespace(place: NamespacePlace) -> None:
     place.configure("claude")
@@ -223,6 +224,7 @@ async def test_a_program_sees_no_log_in_of_another_namespace(place: NamespacePla
     assert seen == [[True, False, False], [False, True, False], [False, False, True]]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", ["claude", "codex"])
 async def test_a_program_on_a_server_is_given_neither_keys_nor_folders_of_the_user(
     place: NamespacePlace, kind: str
@@ -269,7 +271,7 @@ def plant(home: Path, kind: str, namespace: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KEEPS)
 async def test_planted_secrets_come_out_nowhere(
     place: NamespacePlace, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

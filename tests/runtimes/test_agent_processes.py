@@ -128,6 +128,7 @@ def resumed(run: list[Event]) -> list[str]:
     return [note["resume"] for note in of_type(run, "agent_session") if "resume" in note]
 
 
+@pytest.mark.slow
 async def test_a_killed_daemons_session_goes_on_with_the_programs_own(place: AgentPlace) -> None:
     async with talking(place) as talk:
         session_id = await new_session(talk)
@@ -181,6 +182,7 @@ class PlacedWithKeys(AgentPlace):
         return super().environment(ANTHROPIC_API_KEY=self.key, OPENAI_API_KEY=self.other, **more)
 
 
+@pytest.mark.slow
 async def test_a_key_that_the_program_says_is_in_no_event_and_others_it_has_not() -> None:
     key = PlacedWithKeys.key
 
@@ -204,6 +206,7 @@ async def test_a_key_that_the_program_says_is_in_no_event_and_others_it_has_not(
     assert PlacedWithKeys.other.encode() not in variables
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is missing")
 async def test_a_program_of_root_cannot_take_the_covers_away(place: AgentPlace) -> None:
     async with talking(place) as talk:
@@ -212,6 +215,7 @@ async def test_a_program_of_root_cannot_take_the_covers_away(place: AgentPlace) 
         assert said(run) == ["folder []"]
 
 
+@pytest.mark.slow
 async def test_a_program_ends_with_its_session(place: AgentPlace) -> None:
     async with talking(place) as talk:
         session_id = await new_session(talk)
@@ -223,6 +227,7 @@ async def test_a_program_ends_with_its_session(place: AgentPlace) -> None:
                 await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow
 async def test_nothing_of_a_program_outlives_the_daemon(place: AgentPlace) -> None:
     async with talking(place) as talk:
         session_id = await new_session(talk)

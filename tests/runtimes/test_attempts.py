@@ -48,6 +48,7 @@ async def cut_off(bench: RuntimeBench, call: list[Any]) -> list[Event]:
     return run
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("decision", ["once", "deny"])
 async def test_a_call_that_may_have_had_an_effect_is_decided_anew_as_the_next_attempt(
     workdir: Path, agent: ScriptedAgent, decision: str
@@ -69,6 +70,7 @@ async def test_a_call_that_may_have_had_an_effect_is_decided_anew_as_the_next_at
         assert len({entry["id"] for entry in entries}) == len(entries)
 
 
+@pytest.mark.slow
 async def test_a_call_that_only_reads_gets_its_stored_result(
     workdir: Path, agent: ScriptedAgent
 ) -> None:
@@ -82,6 +84,7 @@ async def test_a_call_that_only_reads_gets_its_stored_result(
     assert of_type(run, "tool_call_started") == []
 
 
+@pytest.mark.slow
 async def test_other_arguments_make_another_call(workdir: Path, agent: ScriptedAgent) -> None:
     other = ["workspace.write", {"path": "other", "content": "x"}]
     async with runtime_bench(workdir, agent) as bench:
@@ -103,6 +106,7 @@ async def test_a_program_may_use_an_id_again_after_a_run_that_was_completed(
     assert said(run) == ["second | second"]
 
 
+@pytest.mark.slow
 async def test_a_new_id_makes_a_new_call(workdir: Path, agent: ScriptedAgent) -> None:
     async with runtime_bench(workdir, agent) as bench:
         first = await cut_off(bench, WRITE)
@@ -111,6 +115,7 @@ async def test_a_new_id_makes_a_new_call(workdir: Path, agent: ScriptedAgent) ->
     assert identity(run)[1] == 1
 
 
+@pytest.mark.slow
 async def test_another_attempt_overlaps_other_calls_in_balance(
     workdir: Path, agent: ScriptedAgent
 ) -> None:

@@ -94,6 +94,7 @@ def test_the_program_has_the_tools_of_its_own_that_the_settings_allow(
     assert not any(settings["features"][name] for name in started)
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_a_patch_of_its_own_is_judged_by_its_paths(place: Place) -> None:
     rules = (Rule("deny", "*(never.txt)", "the test"),)
@@ -115,6 +116,7 @@ def test_nothing_of_the_workspace_configures_the_program(place: Place) -> None:
     assert [settings["features"][name] for name in off] == [False] * 4
 
 
+@pytest.mark.slow
 async def test_a_new_thread_is_told_calls_and_results_as_such(
     bench: RuntimeBench, place: Place
 ) -> None:
@@ -154,6 +156,7 @@ async def lives(place: Place) -> AsyncIterator[Lives]:
         yield Lives(place, store)
 
 
+@pytest.mark.slow
 async def test_a_new_daemon_goes_on_with_the_thread(place: Place) -> None:
     async with lives(place) as daemons:
         await daemons.run({"say": "one"})
@@ -164,6 +167,7 @@ async def test_a_new_daemon_goes_on_with_the_thread(place: Place) -> None:
         assert place.sent("thread/inject_items") == []
 
 
+@pytest.mark.slow
 async def test_a_thread_that_is_gone_is_told_anew(place: Place) -> None:
     async with lives(place) as daemons:
         (thread, _) = begun_and_noted = of_type(await daemons.run({"say": "one"}), "agent_session")
@@ -174,6 +178,7 @@ async def test_a_thread_that_is_gone_is_told_anew(place: Place) -> None:
         assert "no rollout found" in note["reason"]
 
 
+@pytest.mark.slow
 async def test_other_instructions_make_a_new_thread(place: Place) -> None:
     async def instructions(*_: object) -> tuple[SourceText, ...]:
         return (of_file("project_instructions", "AGENTS.md", "Be brief."),)

@@ -85,6 +85,7 @@ async def test_a_program_that_cannot_be_started_ends_its_run_with_an_error(
             assert ends(run) == ["error"]
 
 
+@pytest.mark.slow
 async def test_an_abort_before_the_program_has_started_ends_the_run_at_once(
     workdir: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ async def test_an_abort_before_the_program_has_started_ends_the_run_at_once(
                 assert ends(await bench.events.run(started["run_id"])) == ["cancelled"]
 
 
+@pytest.mark.slow(keep=1)
 async def test_calls_that_wait_behind_an_asked_one_are_taken_back_with_it(
     workdir: Path, agent: Agent
 ) -> None:
@@ -127,6 +129,7 @@ async def test_a_call_repeated_any_number_of_times_runs_once(
     assert ends(run) == ["completed"]
 
 
+@pytest.mark.slow
 async def test_events_of_sessions_that_run_at_once_have_ids_of_their_own(
     bench: RuntimeBench,
 ) -> None:

@@ -103,7 +103,7 @@ def raw(line: Any) -> str:
     ("agent", "lines"),
     [pytest.param(agent, lines, id=f"{agent}-{what}") for agent, what, lines in CASES],
 )
-@pytest.mark.slow(keep=12)
+@pytest.mark.slow(keep=1)
 async def test_nonsense_harms_nothing(agent: str, lines: list[Any], tmp_path: Path) -> None:
     program = AGENTS[agent](tmp_path / "memory")
     async with runtime_bench(tmp_path, program) as bench:

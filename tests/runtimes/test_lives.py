@@ -101,6 +101,7 @@ async def all_busy(kept: Lives, start: Start) -> Waits:
     return waits
 
 
+@pytest.mark.slow
 async def test_programs_that_start_at_once_are_no_more_than_may_live(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ async def test_programs_that_start_at_once_are_no_more_than_may_live(
         assert refused[0].hint
 
 
+@pytest.mark.slow
 async def test_the_program_that_rests_longest_gives_way_and_none_that_is_in_use(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +148,7 @@ async def test_the_program_that_rests_longest_gives_way_and_none_that_is_in_use(
         assert "busy" in waits.told[0]
 
 
+@pytest.mark.slow
 async def test_those_that_wait_for_a_place_get_one_in_their_order(
     tmp_path: Path, start: Start
 ) -> None:
@@ -170,6 +173,7 @@ async def test_those_that_wait_for_a_place_get_one_in_their_order(
     assert served == ["first", "second", "third"]
 
 
+@pytest.mark.slow
 async def test_one_that_gives_up_its_wait_takes_no_place(tmp_path: Path, start: Start) -> None:
     async with living(QuietAgent(tmp_path)) as kept:
         await all_busy(kept, start)
@@ -201,6 +205,7 @@ async def test_a_program_ends_that_nobody_uses_and_none_in_a_long_turn(
             await used.over.wait()
 
 
+@pytest.mark.slow
 async def test_a_life_that_takes_the_place_of_its_own_one_needs_no_other(
     tmp_path: Path, start: Start
 ) -> None:
@@ -214,6 +219,7 @@ async def test_a_life_that_takes_the_place_of_its_own_one_needs_no_other(
         assert kept.warm("7", start) is not None
 
 
+@pytest.mark.slow
 async def test_a_prompt_waits_for_a_place_says_so_and_is_carried_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

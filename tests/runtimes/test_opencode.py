@@ -127,11 +127,13 @@ def test_own_tools_are_denied_or_asked_about_and_ours_allowed_by_name(tmp_path: 
     assert [action(name, ask) for name in names] == ["ask", "allow", "ask", "deny", "deny"]
 
 
+@pytest.mark.slow
 async def test_tools_that_do_not_reach_the_program_end_the_run(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path, mcp="failed") as bench:
         assert "our tools do not reach it" in failure(await bench.run({"say": "a"}))["cause"]
 
 
+@pytest.mark.slow
 async def test_instructions_are_told_with_each_text(tmp_path: Path) -> None:
     async def instructions() -> Sequence[SourceText]:
         _, project = await no_instructions()
@@ -155,6 +157,7 @@ def test_a_model_is_sent_in_the_programs_form(tmp_path: Path) -> None:
         prompt(started(tmp_path, model="large"), said, "")
 
 
+@pytest.mark.slow
 async def test_a_new_life_goes_on_with_the_programs_session(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         await bench.run({"say": "first"})
@@ -165,6 +168,7 @@ async def test_a_new_life_goes_on_with_the_programs_session(tmp_path: Path) -> N
     assert [len(each["parts"]) for each in prompts] == [1, 1]
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_lost_is_told_anew(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path, lost=True) as bench:
         await bench.run({"say": "first"})
@@ -190,6 +194,7 @@ def test_a_session_keeps_its_folder_and_its_model(tmp_path: Path) -> None:
 # --- what it would obey ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_what_the_program_would_obey_is_empty_for_it(tmp_path: Path) -> None:
     work = tmp_path / "work"
@@ -215,6 +220,7 @@ async def test_without_a_guest_nothing_starts_that_would_obey_the_workspace(tmp_
 # --- a turn ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_picture_is_a_part_of_the_message(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         await bench.run({"say": "a"}, attachments=[IMAGE])
@@ -224,6 +230,7 @@ async def test_a_picture_is_a_part_of_the_message(tmp_path: Path) -> None:
     assert (picture["type"], picture["mime"]) == ("file", "image/png")
 
 
+@pytest.mark.slow
 async def test_only_what_the_model_says_to_the_user_is_shown(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         run = await bench.run(
@@ -244,6 +251,7 @@ async def test_what_was_said_before_a_model_call_is_repeated_is_void(tmp_path: P
     assert reasons == ["error", "stop"]
 
 
+@pytest.mark.slow
 async def test_a_text_that_it_does_not_take_ends_the_run_with_its_words(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         failed = failure(await bench.run({"refuse": "no such picture"}))
@@ -251,6 +259,7 @@ async def test_a_text_that_it_does_not_take_ends_the_run_with_its_words(tmp_path
         assert said(await bench.run({"say": "again"})) == ["again"]
 
 
+@pytest.mark.slow
 async def test_a_steer_that_it_does_not_take_begins_the_next_turn(tmp_path: Path) -> None:
     call = {"call": ["workspace.write", {"path": "asked", "content": "x"}]}
     async with opencode_bench(tmp_path, options={"mode": "ask"}) as bench:
@@ -264,6 +273,7 @@ async def test_a_steer_that_it_does_not_take_begins_the_next_turn(tmp_path: Path
     assert failure(run)["cause"] == "no such picture"
 
 
+@pytest.mark.slow
 async def test_its_plan_is_the_todo_list(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         run = await bench.run({"todos": ["look", "act"]})
@@ -278,6 +288,7 @@ async def test_a_call_that_it_does_not_report_is_made_all_the_same(tmp_path: Pat
     assert said(run) == ["what is noted"]
 
 
+@pytest.mark.slow
 async def test_a_steer_reaches_the_program_before_the_result_of_a_call(tmp_path: Path) -> None:
     async with opencode_bench(tmp_path) as bench:
         with trio.fail_after(WAIT_SECONDS):
@@ -289,7 +300,7 @@ async def test_a_steer_reaches_the_program_before_the_result_of_a_call(tmp_path:
     assert len(of_type(run, "turn_start")) == 1
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [{"big": 17 * MIB}, {"raw": ["[" * 250_000]}])
 async def test_an_event_beyond_the_bounds_ends_the_program(tmp_path: Path, act: Message) -> None:
     async with opencode_bench(tmp_path) as bench:
@@ -303,6 +314,7 @@ async def test_an_event_beyond_the_bounds_ends_the_program(tmp_path: Path, act: 
 ASK: Message = {"mode": "auto", "own_tools": "ask"}
 
 
+@pytest.mark.slow(keep=1)
 @needs_bubblewrap
 @pytest.mark.parametrize("decision", ["once", "deny"])
 async def test_its_own_call_is_asked_about_and_a_denial_does_not_end_its_turn(
@@ -325,6 +337,7 @@ async def test_its_own_call_is_asked_about_and_a_denial_does_not_end_its_turn(
     )
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 async def test_a_rule_about_paths_binds_its_own_tools(tmp_path: Path) -> None:
     options = {"rules": (Rule("deny", "*(secret.txt)", "the test"),), "own_tools": "ask"}

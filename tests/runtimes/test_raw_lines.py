@@ -24,6 +24,7 @@ async def line_of(bench: RuntimeBench, event: Payload) -> Any:
     return json.loads(base64.b64decode(found["data"]))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", AGENTS)
 async def test_events_name_the_line_that_they_were_made_of(tmp_path: Path, name: str) -> None:
     (tmp_path / "work").mkdir()

@@ -25,7 +25,7 @@ def test_recordings_are_short_and_name_nothing_of_a_machine() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-@pytest.mark.slow(keep=12)
+@pytest.mark.slow(keep=1)
 async def test_a_recording_gives_the_same_events(path: Path, tmp_path: Path) -> None:
     kind = PROGRAMS[path.parent.name.rpartition("-")[0]].kind
     then, now = await play(path, kind, tmp_path)

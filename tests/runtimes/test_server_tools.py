@@ -95,6 +95,7 @@ async def scripted(workdir: Path, tmp_path: Path) -> AsyncIterator[RuntimeBench]
 # --- what every program is tried with -----------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.row("MCP servers")
 async def test_a_tool_of_the_sessions_own_server_is_offered_and_called(
     bench: RuntimeBench, workdir: Path
@@ -110,6 +111,7 @@ async def test_a_tool_of_the_sessions_own_server_is_offered_and_called(
     assert evaluated["tool_name"] == NOTE
 
 
+@pytest.mark.slow
 @pytest.mark.row("MCP servers")
 async def test_a_denied_call_of_it_has_no_effect_and_the_agent_is_told(
     workdir: Path, program: Contracted
@@ -142,6 +144,7 @@ async def test_a_call_of_it_is_asked_about_as_one_of_a_foreign_tool(
     assert of_type(run, "agent_end")[0]["status"] == "completed"
 
 
+@pytest.mark.slow
 @pytest.mark.row("MCP servers")
 async def test_servers_that_come_and_go_between_turns_change_what_the_next_one_is_offered(
     bench: RuntimeBench,
@@ -160,6 +163,7 @@ async def test_servers_that_come_and_go_between_turns_change_what_the_next_one_i
 # --- what scripted programs are tried with ------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_a_program_keeps_its_session_when_the_tools_change_unless_a_session_keeps_its_tools(
     workdir: Path, kind: str, tmp_path: Path
@@ -172,6 +176,7 @@ async def test_a_program_keeps_its_session_when_the_tools_change_unless_a_sessio
         assert resumed(await bench.run({"say": "three"})) == []
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", NAMING)
 async def test_a_tool_of_another_sessions_server_is_neither_offered_nor_called(
     workdir: Path, kind: str, tmp_path: Path
@@ -185,6 +190,7 @@ async def test_a_tool_of_another_sessions_server_is_neither_offered_nor_called(
     assert len(of_type(run, "tool_call_denied")) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NAMING)
 async def test_a_tool_of_the_programs_own_that_has_the_name_of_an_offered_one_is_not_that_one(
     workdir: Path, kind: str, tmp_path: Path
@@ -198,6 +204,7 @@ async def test_a_tool_of_the_programs_own_that_has_the_name_of_an_offered_one_is
     assert not (workdir / "calls").exists()
 
 
+@pytest.mark.slow
 async def test_tools_of_the_daemons_servers_are_offered_after_those_of_the_session(
     workdir: Path, tmp_path: Path
 ) -> None:
@@ -218,6 +225,7 @@ async def test_tools_that_a_run_may_not_use_are_not_offered(scripted: RuntimeBen
     assert "tool_not" in said(run)[0]
 
 
+@pytest.mark.slow
 async def test_names_that_programs_would_take_for_one_are_kept_apart(
     scripted: RuntimeBench, workdir: Path
 ) -> None:
@@ -232,6 +240,7 @@ async def test_names_that_programs_would_take_for_one_are_kept_apart(
     assert sorted(called) == ["a.b", "a_b", "x" * 60]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", ["OFFERED_MAX", "OFFERED_BYTES_MAX"])
 async def test_what_there_is_no_room_for_is_left_out_with_a_warning(
     scripted: RuntimeBench, most: str, monkeypatch: pytest.MonkeyPatch

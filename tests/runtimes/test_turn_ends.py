@@ -32,6 +32,7 @@ async def pending(bench: RuntimeBench) -> list[object]:
     return list(found["pending"])
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", LEAVING)
 @pytest.mark.parametrize("calls", [1, 3])
 async def test_an_agent_that_ends_its_turn_takes_back_what_its_calls_ask(

@@ -370,6 +370,7 @@ async def test_a_disk_failure_during_a_put_leaves_no_artifact_and_no_chunks(
             assert await store.artifact_range(artifact_id, 0, len(LARGE)) == LARGE
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("parts", [1, 2, 3])
 async def test_a_kill_during_a_put_leaves_no_artifact_and_chunks_to_drop_later(
     path: Path, tmp_path: Path, parts: int

@@ -146,6 +146,7 @@ async def test_a_deleted_session_is_gone_for_everyone_before_its_rows_are(store:
     assert await store.list_unfinished_deletions() == ()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("steps", [0, 1, 2, 4, 7, 11])
 async def test_a_deletion_is_finished_behind_a_restart_at_any_step(
     tmp_path: Path, steps: int
@@ -324,6 +325,7 @@ async def _seen(store: Store) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(30),
     deadline=None,

@@ -92,6 +92,7 @@ def matching(log: tuple[StoredEvent, ...], wanted: EventFilter) -> tuple[StoredE
     )
 
 
+@pytest.mark.slow(keep=2)
 async def test_events_are_found_by_session_run_or_both_in_log_order(
     path: Path,
 ) -> None:
@@ -103,7 +104,7 @@ async def test_events_are_found_by_session_run_or_both_in_log_order(
             assert await whole_log(store, wanted) == matching(log, wanted), wanted
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_pages_begin_after_any_number_and_end_at_their_upper_bound(
     path: Path,
 ) -> None:
@@ -223,6 +224,7 @@ async def test_an_input_is_found_by_its_client_message_id_only_in_its_session(pa
                 assert (found.session_id, found.state) == (session_id, expected.state)
 
 
+@pytest.mark.slow(keep=2)
 async def test_pending_inputs_can_be_promoted_consumed_and_cleared(path: Path, held: Held) -> None:
     async with sqlite.open_store(path) as store:
         steer, follow_up = await store.pending_inputs(held.main)
@@ -256,7 +258,7 @@ KEPT = {
 """Queries for the rows of all sessions, with the session in the first column."""
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_a_deleted_session_leaves_its_tombstone_and_does_not_affect_others(
     path: Path, tmp_path: Path
 ) -> None:

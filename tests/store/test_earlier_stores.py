@@ -164,6 +164,7 @@ async def test_rows_of_an_earlier_version_are_readable(path: Path) -> None:
         await store.defaults()
 
 
+@pytest.mark.slow(keep=2)
 async def test_rows_after_the_migration_match_the_events(path: Path) -> None:
     async with sqlite.open_store(path) as store:
         sums = [run.usage for run in await store.runs(None, limit=100, before=None)]

@@ -93,7 +93,7 @@ async def test_pages_hold_each_event_of_a_session_or_run_once_and_in_order(
 EDGES = [EVENTS_PER_BLOCK + offset for offset in (-2, -1, 0, 1)]
 
 
-@pytest.mark.slow(keep=9)
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize("after", EDGES)
 @pytest.mark.parametrize("until", [2 * EVENTS_PER_BLOCK - 1, 2 * EVENTS_PER_BLOCK, NO_BOUND])
 async def test_a_page_may_begin_and_end_at_the_edge_of_a_block(

@@ -117,6 +117,7 @@ cursor_filters = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @thorough
 @given(logs(), st.data())
 def test_both_stores_prune_alike_step_by_step(log: list[events.Event], data: st.DataObject) -> None:

@@ -179,7 +179,7 @@ LISTS = [
 ]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", LISTS)
 def test_a_list_and_its_count_use_one_index_without_sorting(
     many: Path, wanted: SessionFilter

@@ -29,6 +29,7 @@ def make_repository(folder: Path) -> None:
     (folder / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
 
 
+@pytest.mark.slow
 async def test_repositories_beyond_a_number_are_no_mounts_and_changes_beyond_are_reported(
     held: SandboxBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +97,7 @@ async def test_a_config_that_is_too_large_to_read_makes_the_protection_partial(
     assert (fine.sandbox.is_partial, result.sandbox.is_partial) == (False, True)
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", ["worktree", "submodule", "subfolder"])
 async def test_hooks_of_a_repository_elsewhere_that_lie_in_the_workspace_are_closed(
     held: SandboxBench, kind: str

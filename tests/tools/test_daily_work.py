@@ -110,6 +110,7 @@ def is_usable(program: str) -> bool:
     return subprocess.run([program, "--version"], capture_output=True).returncode == 0
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=() if name == BY_DEFAULT else pytest.mark.slow) for name in JOBS],

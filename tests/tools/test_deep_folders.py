@@ -32,6 +32,7 @@ def _leaves_nothing_deep(tmp_path: Path) -> Iterator[None]:
     subprocess.run(["rm", "-rf", *tmp_path.iterdir()], check=True)
 
 
+@pytest.mark.slow
 def test_a_walk_reads_as_deep_as_paths_can_be_and_follows_no_link(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there/a.txt").touch()
@@ -71,7 +72,7 @@ def test_what_is_no_folder_is_left_alone(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["$TMPDIR", ".vscode", "shown"])
 async def test_a_command_can_make_folders_of_any_depth(
     folder: str, sandbox_bench: SandboxBench

@@ -67,6 +67,7 @@ async def test_log_is_limited_by_count_and_range_and_path(repository: SandboxBen
     assert (await repository.text("git", subcommand="log", path="a.txt")).endswith("first")
 
 
+@pytest.mark.slow
 async def test_a_branch_is_created_and_listed_and_deleted(
     repository: SandboxBench,
 ) -> None:
@@ -77,6 +78,7 @@ async def test_a_branch_is_created_and_listed_and_deleted(
     assert "topic" not in await repository.text("git", subcommand="branch")
 
 
+@pytest.mark.slow
 async def test_a_worktree_is_created_in_the_workspace_and_removed(
     repository: SandboxBench,
 ) -> None:
@@ -119,6 +121,7 @@ async def test_a_folder_that_only_has_the_layout_of_a_repository_is_not_taken_fo
     assert "safe.bareRepository" in result.text
 
 
+@pytest.mark.slow
 async def test_programs_that_a_repository_configures_cannot_write_outside_the_workspace(
     repository: SandboxBench,
 ) -> None:
@@ -151,6 +154,7 @@ async def test_programs_that_a_repository_configures_cannot_write_outside_the_wo
     assert [path.name for path in repository.outside.iterdir()] == ["secret.txt"]
 
 
+@pytest.mark.slow
 async def test_status_and_diff_do_not_change_the_workspace(repository: SandboxBench) -> None:
     git(repository.work, "config", "filter.evil.clean", "touch ran; cat")
     repository.put(".gitattributes", "*.txt filter=evil\n")
@@ -218,7 +222,7 @@ def closed_repository(repository: SandboxBench) -> SandboxBench:
     return repository
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -194,6 +194,7 @@ def verdict(access: Access, mode: PermissionMode = "auto") -> str:
     return judge(Case("write", access, mode, ())).verdict
 
 
+@pytest.mark.slow(keep=4)
 @pytest.mark.behaviour("repositories_of_another_name_are_asked_about")
 @pytest.mark.parametrize("trap", TRAPS.values(), ids=TRAPS)
 async def test_code_does_not_run_on_the_host_after_unasked_writes(bench: Bench, trap: Trap) -> None:

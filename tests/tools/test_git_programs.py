@@ -153,7 +153,7 @@ def make_repository(folder: Path, planted: Planted) -> None:
         run(folder, "config", name, value.format(place=folder))
 
 
-@pytest.mark.slow(keep=7)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_no_program_of_a_repository_runs_with_the_words_of_the_tool(
     tmp_path: Path, planted: Planted
@@ -181,6 +181,7 @@ def test_no_program_of_a_repository_runs_with_the_words_of_the_tool(
     assert (folder / RAN).exists(), said
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", ["diff", "log", "short"])
 def test_no_program_of_a_submodule_runs_with_the_words_of_the_tool(
     tmp_path: Path, kind: str

@@ -257,7 +257,7 @@ def make_repository(folder: Path) -> None:
     )
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("made", TRAPS.values(), ids=TRAPS)
 async def test_a_trap_in_a_repository_is_reported_and_git_would_obey_it(
     held: SandboxBench, made: Trap
@@ -309,6 +309,7 @@ remembers, by a file that is a link now.
 """
 
 
+@pytest.mark.slow
 async def test_a_link_through_which_git_would_write_a_conflict_is_reported(
     held: SandboxBench,
 ) -> None:
@@ -332,7 +333,7 @@ OUTSIDE = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("command", OUTSIDE.values(), ids=OUTSIDE)
 @pytest.mark.parametrize("name", BACKENDS)
 async def test_traps_in_the_repository_of_a_worktree_are_reported_though_it_lies_outside(
@@ -363,6 +364,7 @@ async def test_a_flood_of_files_hides_no_link_without_saying_so(
     assert result.sandbox.is_left_partial
 
 
+@pytest.mark.slow
 async def test_a_folder_that_can_only_be_entered_is_reported(held: SandboxBench) -> None:
     """Nobody but root can list it, but git, direnv and editors look for names."""
     result = await held.call(
@@ -376,6 +378,7 @@ async def test_a_folder_that_can_only_be_entered_is_reported(held: SandboxBench)
     (held.work / "sub" / "x").chmod(0o755)
 
 
+@pytest.mark.slow
 async def test_attributes_in_a_shared_part_of_an_index_are_reported(held: SandboxBench) -> None:
     result = await held.call("bash", command=INDEXED + "git update-index --split-index")
     shared = [f".git/{path.name}" for path in (held.work / ".git").glob("sharedindex.*")]
@@ -383,6 +386,7 @@ async def test_attributes_in_a_shared_part_of_an_index_are_reported(held: Sandbo
     assert len(shared) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["*.txt m", '"*.txt"filter=mine'])
 async def test_attributes_that_use_a_macro_defined_elsewhere_are_reported(
     held: SandboxBench, line: str
@@ -400,6 +404,7 @@ async def test_attributes_that_use_a_macro_defined_elsewhere_are_reported(
     assert (held.work / RAN).exists()
 
 
+@pytest.mark.slow
 async def test_attributes_that_the_work_tree_has_are_judged_there(held: SandboxBench) -> None:
     result = await held.call(
         "bash",
@@ -413,6 +418,7 @@ async def test_attributes_that_the_work_tree_has_are_judged_there(held: SandboxB
     assert left_by(result) == {".git/index": "git"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [2, 3, 4])
 def test_an_index_is_read_as_git_wrote_it(version: int, tmp_path: Path) -> None:
     make_repository(tmp_path)

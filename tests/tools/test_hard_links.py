@@ -32,7 +32,7 @@ async def output(bench: Bench, command: str) -> str:
 
 @pytest.mark.behaviour("a_denied_file_is_closed_by_all_its_names")
 @pytest.mark.parametrize("name", ["other", "sub/other", "sub/deep/er/other"])
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow
 async def test_a_denied_file_with_a_second_name_is_unreadable_in_a_sandbox_by_every_name(
     sandbox_bench: SandboxBench, name: str
 ) -> None:
@@ -78,7 +78,7 @@ async def test_a_command_cannot_give_a_denied_file_a_second_name(
 
 
 @pytest.mark.parametrize("kind", ["read_paths", "write_paths"])
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_a_denied_file_is_unreadable_by_its_name_in_a_folder_that_the_settings_show(
     sandbox_bench: SandboxBench, tmp_path: Path, kind: str
 ) -> None:

@@ -83,6 +83,7 @@ open("a.txt/x", "w").close()
 """
 
 
+@pytest.mark.slow
 def test_every_form_of_a_call_does_what_it_says_beside_something_closed(held: Repositories) -> None:
     outcomes = held.attack(FORMS)
     assert len(outcomes) > 100
@@ -145,6 +146,7 @@ tried("EMFILE", many)
 """
 
 
+@pytest.mark.slow
 def test_results_and_errors_are_as_if_the_command_had_made_it_itself(held: Repositories) -> None:
     outcomes = held.attack(
         LIKE_OUTSIDE
@@ -192,6 +194,7 @@ def test_files_of_a_folder_belong_to_its_group_as_outside(held: Repositories) ->
     assert (held.work / "folder").stat().st_mode & 0o2000
 
 
+@pytest.mark.slow
 def test_a_pipe_or_a_lease_does_not_hold_up_what_is_decided(held: Repositories) -> None:
     """Nobody reads from the pipe, and the lease is never given back."""
     os.mkfifo(held.work / ".git" / "pipe")
@@ -212,6 +215,7 @@ outcomes["quick"] = time.monotonic() - began < 5
     assert outcomes == {"leased": errno.EAGAIN, "beside": "done", "quick": True}
 
 
+@pytest.mark.slow
 def test_what_is_made_beside_something_unreadable_can_be_read_and_the_other_not(
     held: Repositories,
 ) -> None:
@@ -290,6 +294,7 @@ def test_reading_waits_only_beside_what_must_not_be_read(held: Repositories) -> 
     assert plan_of(held, held.work / ".env")["filter"] == both[1]
 
 
+@pytest.mark.slow
 def test_where_nobody_can_be_asked_git_is_refused_as_landlock_does(
     held: Repositories, monkeypatch: pytest.MonkeyPatch
 ) -> None:

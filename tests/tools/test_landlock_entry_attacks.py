@@ -94,6 +94,7 @@ ERRORS_OF_OTHER_KINDS = {
 }
 
 
+@pytest.mark.slow
 def test_no_form_and_no_spelling_of_a_call_reaches_what_is_closed(held: Repositories) -> None:
     outcomes = held.attack(EVERY_FORM)
     assert len(outcomes) > 2000
@@ -144,6 +145,7 @@ for top in (".git", "sub/.git"):
 """
 
 
+@pytest.mark.slow
 def test_a_git_folder_gets_no_links_and_no_folder_that_may_hold_some(held: Repositories) -> None:
     """Git writes messages and logs that a command prepares, and would write them through a link."""
     outcomes = held.attack(LINKS)
@@ -189,6 +191,7 @@ attempt("above a descriptor of hooks", "openat", folder, b"../config", 0o1001, 0
 """
 
 
+@pytest.mark.slow
 def test_no_link_and_no_descriptor_leads_to_what_is_closed(held: Repositories) -> None:
     assert_refused(held, held.attack(THROUGH_LINKS), least=80)
 
@@ -219,6 +222,7 @@ for name in ("/usr/bin/env", "/etc/passwd"):
 """
 
 
+@pytest.mark.slow
 def test_nothing_leads_out_of_the_workspace_or_into_it(held: Repositories) -> None:
     assert_refused(held, held.attack(OUTSIDE), least=30)
     assert not (held.work / "new").exists()
@@ -279,6 +283,7 @@ cleared()
 """
 
 
+@pytest.mark.slow
 def test_nothing_is_moved_onto_the_way_to_a_closed_name(held: Repositories) -> None:
     held.git(held.work, "config", "core.hooksPath", "tools/hooks")
     outcomes = Repositories.attack(held, WAYS)
@@ -341,7 +346,7 @@ thread.join()
 
 
 @pytest.mark.parametrize("script", [BOUND, BOUND_MEANWHILE], ids=["elsewhere", "meanwhile"])
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_another_mount_of_a_folder_gives_nothing(script: str, held: Repositories) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can mount")
@@ -408,7 +413,7 @@ outcomes["done"] = done
 """
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_sequence_of_calls_changes_what_is_closed(seed: int, held: Repositories) -> None:
     assert held.attack(f"seed = {seed}\n" + ANYTHING)["done"] > 500

@@ -128,6 +128,7 @@ os.chdir(os.path.dirname(os.path.dirname(inside)))
 """
 
 
+@pytest.mark.slow
 def test_no_path_leads_to_the_mode_or_the_times_of_a_file_that_may_not_be_written(
     held: Attacked,
 ) -> None:
@@ -157,6 +158,7 @@ attempt("a device", "chmod", b"/dev/null", 0o666)
 """
 
 
+@pytest.mark.slow
 def test_no_descriptor_changes_a_file_that_is_only_shown(held: Attacked) -> None:
     outcomes = held.attack(BY_DESCRIPTOR)
     assert len(outcomes) > 50
@@ -204,6 +206,7 @@ for called, accessed, modified, *arguments in times():
 """
 
 
+@pytest.mark.slow
 def test_every_form_of_a_call_does_what_it_says_in_the_workspace(held: Attacked) -> None:
     outcomes = held.attack(FORMS_INSIDE)
     assert {what: got for what, got in outcomes.items() if got != "done"} == {}
@@ -259,6 +262,7 @@ for path in (key, inside, shown):
 """
 
 
+@pytest.mark.slow
 def test_an_owner_stays_and_may_be_set_to_what_it_is(held: Attacked) -> None:
     outcomes = held.attack(OWNERS)
     same = {got for what, got in outcomes.items() if what.startswith("same")}
@@ -321,6 +325,7 @@ def test_no_form_makes_a_file_that_runs_as_its_owner(held: Attacked) -> None:
     assert held.inside.stat().st_mode & 0o7777 == 0o600
 
 
+@pytest.mark.slow
 def test_files_of_other_users_are_refused_as_the_kernel_does_without_capabilities(
     held: Attacked,
 ) -> None:

@@ -80,7 +80,7 @@ RACES = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("changing", "calling"), RACES.values(), ids=RACES)
 def test_a_path_that_changes_meanwhile_leads_to_nothing_outside(
     changing: str, calling: str, attacked: Attacked, held: SandboxBench
@@ -140,6 +140,7 @@ outcomes["signals"] = signals
 """
 
 
+@pytest.mark.slow
 def test_a_signal_interrupts_no_call_that_waits(attacked: Attacked, held: SandboxBench) -> None:
     outcomes = attacked.attack(INTERRUPTED)
     assert outcomes.pop("signals") > 20

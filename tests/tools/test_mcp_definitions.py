@@ -161,6 +161,7 @@ def test_a_block_that_is_not_text_is_described() -> None:
     ]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("per_second", [MESSAGES_PER_SECOND, 10 * MESSAGES_PER_SECOND])
 async def test_traffic_above_the_limit_per_second_waits(
     autojump_clock: trio.testing.MockClock, per_second: int

@@ -310,6 +310,7 @@ async def test_a_sampling_request_of_a_server_is_refused(tmp_path: Path) -> None
 # --- misbehaving servers -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_unanswered_call_times_out_while_others_succeed(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
@@ -401,6 +402,7 @@ async def test_servers_that_start_while_the_sdk_is_imported_wait_for_it(
                 await host.until(lambda status: status.state == "ready")
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_too_large_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,7 +426,7 @@ async def test_a_noisy_server_works_and_its_logged_lines_are_bounded(
     assert 0 < len(lines) <= 100
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", ["--silent", "--no-list"])
 async def test_a_server_that_never_responds_times_out(
     flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

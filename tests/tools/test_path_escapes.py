@@ -148,7 +148,7 @@ def everything(bench: Bench) -> dict[str, tuple[int, bytes]]:
     }
 
 
-@pytest.mark.slow(keep=41)
+@pytest.mark.slow(keep=13)
 @pytest.mark.behaviour("a_path_leads_nowhere_out_of_the_workdir")
 @every_use
 @pytest.mark.parametrize("way", WAYS_OUT)

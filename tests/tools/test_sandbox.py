@@ -67,6 +67,7 @@ async def test_a_command_reads_and_writes_in_the_workspace(sandbox_bench: Sandbo
     assert {path.name for path in (sandbox_bench.work / "src").iterdir()} == {"new"}
 
 
+@pytest.mark.slow
 async def test_common_programs_work(sandbox_bench: SandboxBench) -> None:
     command = """set -e
 echo data | tee "$TMPDIR/t" | sort | head -n 1
@@ -78,6 +79,7 @@ head -c 4 /dev/urandom | wc -c; test -c /dev/null; echo x >/dev/null; getent pas
     assert result.text.startswith("data\n")
 
 
+@pytest.mark.slow
 async def test_processes_of_one_command_have_socket_pairs_and_in_bubblewrap_loopback(
     sandbox_bench: SandboxBench,
 ) -> None:
@@ -96,6 +98,7 @@ tried("loopback", over_loopback)
     }
 
 
+@pytest.mark.slow
 async def test_configured_paths_are_accessible_by_name_and_from_home(
     sandbox_bench: SandboxBench, tmp_path: Path
 ) -> None:
@@ -122,6 +125,7 @@ tried("read beside them", lambda: open({str(sandbox_bench.home / ".ssh" / "id")!
     assert (cache / "new").exists()
 
 
+@pytest.mark.slow
 async def test_what_is_shown_of_the_machines_settings_is_as_it_is_there(
     sandbox_bench: SandboxBench, tmp_path: Path
 ) -> None:
@@ -150,6 +154,7 @@ tried("read what is not shown", lambda: open("/etc/shadow").read())
     assert set(outcomes.values()) <= {errno.EROFS, errno.EACCES, errno.ENOENT}
 
 
+@pytest.mark.slow
 async def test_a_workspace_in_a_configured_path_is_sandboxed_like_any_other(
     sandbox_bench: SandboxBench, tmp_path: Path
 ) -> None:
@@ -180,6 +185,7 @@ tried("read our state", lambda: open(".state/log.db").read())
     } == {}
 
 
+@pytest.mark.slow
 async def test_a_command_can_commit(repository: SandboxBench) -> None:
     git(repository.work, "config", "branch.main.merge", "refs/heads/main")
     result = await repository.call(
@@ -204,6 +210,7 @@ def replace(name):
 """
 
 
+@pytest.mark.slow
 async def test_files_that_git_runs_or_agents_obey_cannot_be_changed(
     repository: SandboxBench,
 ) -> None:
@@ -237,6 +244,7 @@ tried("write our config", lambda: write(".nousd/config.toml"))
     assert not (repository.work / ".git" / "hooks" / "pre-commit").exists()
 
 
+@pytest.mark.slow
 async def test_paths_that_the_git_config_names_cannot_be_changed(
     repository: SandboxBench,
 ) -> None:
@@ -332,6 +340,7 @@ async def test_the_next_command_removes_a_file_that_a_killed_daemon_began_to_wri
     assert not place.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends_first", [0, 1])
 async def test_a_placeholder_stays_while_another_command_needs_it(
     ends_first: int, tmp_path: Path
@@ -370,6 +379,7 @@ async def test_the_result_explains_the_additional_refusals_of_landlock(
     assert notice not in await sandbox_bench.text("bash", command="cat no-such-file")
 
 
+@pytest.mark.slow
 async def test_a_workspace_without_a_repository_is_worked_in_at_its_top(
     sandbox_bench: SandboxBench,
 ) -> None:
@@ -427,6 +437,7 @@ tried("all of it", lambda: os.rename("sub/.git", "sub/old"))
     assert (sandbox_bench.work / "sub" / ".git" / "config").read_bytes() == before
 
 
+@pytest.mark.slow
 async def test_paths_denied_by_rules_are_closed_to_commands(sandbox_bench: SandboxBench) -> None:
     sandbox_bench.put("secrets/key", SECRET)
     sandbox_bench.put("src/deep/.env", SECRET)
@@ -535,6 +546,7 @@ def test_a_full_disk_is_reported_as_a_failure_of_the_sandbox(
 # --- reported facts ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_the_result_reports_the_sandbox_and_its_limits(sandbox_bench: SandboxBench) -> None:
     result = await sandbox_bench.call("bash", command="true", timeout=7)
     facts = result.sandbox

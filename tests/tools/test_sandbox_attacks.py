@@ -89,6 +89,7 @@ for folder in {[str(sandbox_bench.home), str(sandbox_bench.outside), "/var/lib"]
     assert_refused(outcomes)
 
 
+@pytest.mark.slow
 async def test_kernel_settings_cannot_be_opened_for_writing(sandbox_bench: SandboxBench) -> None:
     outcomes = await sandbox_bench.attack("""
 for name in ("kernel/core_pattern", "kernel/panic", "vm/swappiness", "fs/file-max"):
@@ -98,6 +99,7 @@ tried("sysrq", lambda: os.close(os.open("/proc/sysrq-trigger", os.O_WRONLY)))
     assert_refused(outcomes)
 
 
+@pytest.mark.slow
 async def test_attacks_do_not_change_the_daemons_state(sandbox_bench: SandboxBench) -> None:
     await sandbox_bench.attack("""
 for attempt in (
@@ -126,6 +128,7 @@ def connect(family, address):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("commands_in_the_sandbox_reach_nothing_else")
 async def test_servers_of_this_machine_cannot_be_reached(sandbox_bench: SandboxBench) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -143,6 +146,7 @@ tried("the metadata server", lambda: connect(socket.AF_INET, ("169.254.169.254",
     assert set(outcomes.values()) <= unreachable
 
 
+@pytest.mark.slow
 async def test_unix_sockets_cannot_be_reached_in_any_directory(sandbox_bench: SandboxBench) -> None:
     names = [
         str(sandbox_bench.hidden / "s"),
@@ -175,6 +179,7 @@ tried("vsock", lambda: socket.socket(socket.AF_VSOCK))
             server.close()
 
 
+@pytest.mark.slow
 async def test_a_pair_of_sockets_reaches_no_other_socket(sandbox_bench: SandboxBench) -> None:
     """One of datagrams needs nobody's consent to be sent elsewhere, and no call that names a family."""
     names = [
@@ -232,6 +237,7 @@ tried("a unix socket", lambda: socket.socket(socket.AF_UNIX))
     assert outcomes == {"loopback": "done", "a unix socket": errno.EPERM}
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour("limits_of_the_sandbox_hold")
 async def test_a_fork_bomb_is_ended_at_the_process_limit(
     sandbox_bench: SandboxBench, sandbox_line: Lifeline
@@ -280,7 +286,7 @@ FLOODS = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.behaviour("limits_of_the_sandbox_hold")
 @pytest.mark.parametrize("flood", FLOODS.values(), ids=FLOODS.keys())
 async def test_each_process_has_a_memory_limit(flood: str, sandbox_bench: SandboxBench) -> None:
@@ -302,6 +308,7 @@ time.sleep(1000)
     assert result.text.endswith("it went beyond the limit memory_bytes of 268435456")
 
 
+@pytest.mark.slow
 async def test_a_file_has_a_size_limit(sandbox_bench: SandboxBench) -> None:
     result = await sandbox_bench.run_python("""
 import signal
@@ -314,6 +321,7 @@ with open("outcomes.json", "wb") as file:
     assert (sandbox_bench.work / "outcomes.json").stat().st_size <= 64 << 20
 
 
+@pytest.mark.slow
 async def test_an_output_flood_is_cut_and_the_limit_is_reported(
     sandbox_bench: SandboxBench,
 ) -> None:
@@ -336,6 +344,7 @@ async def test_background_processes_end_with_the_call(
     assert sandbox_line.is_gone()
 
 
+@pytest.mark.slow
 async def test_an_abort_lets_a_command_clean_up_and_then_ends_all_of_it(
     sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:
@@ -352,6 +361,7 @@ echo ready >&9; sleep 1000 & wait"""
     assert (sandbox_bench.work / "outcomes.json").read_text() == "cleared\n"
 
 
+@pytest.mark.slow
 async def test_a_command_cannot_signal_a_process_outside(sandbox_bench: SandboxBench) -> None:
     victim = await trio.lowlevel.open_process(["/bin/sleep", "1000"])
     try:
@@ -366,6 +376,7 @@ tried("signal the daemon", lambda: os.kill({os.getpid()}, 0))
         await victim.wait()
 
 
+@pytest.mark.slow
 async def test_a_command_cannot_change_limits_or_priority_of_a_process_outside(
     sandbox_bench: SandboxBench,
 ) -> None:
@@ -473,6 +484,7 @@ if platform.machine() == "x86_64":
 """
 
 
+@pytest.mark.slow
 async def test_system_calls_of_another_architecture_are_refused(
     sandbox_bench: SandboxBench,
 ) -> None:
@@ -494,6 +506,7 @@ async def test_a_command_inherits_only_the_standard_streams_whatever_runs_beside
     assert {"0", "1", "2"} <= set(text.split()) <= {"0", "1", "2", "3"}
 
 
+@pytest.mark.slow
 async def test_the_proc_files_of_processes_lead_nowhere(sandbox_bench: SandboxBench) -> None:
     """The first process of a sandbox has the same filter; without it, it could be abused."""
     outside = str(sandbox_bench.outside)
@@ -585,7 +598,7 @@ SURVIVING = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("forking", SURVIVING.values(), ids=SURVIVING)
 async def test_no_kind_of_child_outlives_the_call(
     forking: str, sandbox_bench: SandboxBench, sandbox_line: Lifeline
@@ -806,6 +819,7 @@ trio.run(bash.run, bash.validate({"command": sys.argv[3]}), context)
 """
 
 
+@pytest.mark.slow
 async def test_no_child_survives_the_daemon(
     sandbox_bench: SandboxBench, sandbox_line: Lifeline
 ) -> None:

@@ -122,6 +122,7 @@ async def test_whatever_a_command_leaves_in_its_temporary_folder_goes(
     assert (sandbox_bench.work / "kept" / "file").read_text() == "kept"
 
 
+@pytest.mark.slow
 def test_what_a_killed_daemon_has_left_does_not_stop_the_next_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,7 +162,7 @@ async def test_a_directory_that_becomes_a_link_before_it_is_opened_opens_nothing
 CLOSING = {"nothing": 0o000, "only listing": 0o444, "only passing": 0o111, "only writing": 0o333}
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", CLOSING.values(), ids=CLOSING.keys())
 async def test_removing_the_permissions_of_a_directory_does_not_open_a_closed_path(
     mode: int, sandbox_bench: SandboxBench
@@ -212,6 +213,7 @@ async def test_a_workspace_that_has_become_a_link_opens_nothing(
     assert secret.read_text() == SECRET
 
 
+@pytest.mark.slow(keep=1)
 async def test_nested_repositories_beyond_the_limit_have_all_of_git_protected(
     sandbox_bench: SandboxBench,
 ) -> None:

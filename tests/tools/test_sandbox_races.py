@@ -203,6 +203,7 @@ async def test_a_closed_file_that_is_replaced_from_outside_meanwhile_is_told(
     assert "meanwhile" not in again.text
 
 
+@pytest.mark.slow
 @moments
 async def test_a_swapped_directory_above_a_protected_file_exposes_nothing(
     run: Running, sandbox_bench: SandboxBench, outside: Path
@@ -281,6 +282,7 @@ async def test_protected_paths_beside_a_swapped_directory_stay_protected(
     assert not (sandbox_bench.work / "two" / ".git" / "hooks" / "pre-commit").exists()
 
 
+@pytest.mark.slow
 async def test_a_configured_path_that_became_a_link_is_not_followed(
     sandbox_bench: SandboxBench, outside: Path
 ) -> None:
@@ -394,6 +396,7 @@ async def test_a_placeholder_stays_while_another_daemon_needs_it(
     assert sandbox_bench.names() - {"gate"} == before
 
 
+@pytest.mark.slow
 async def test_a_placeholder_is_removed_even_if_a_command_locked_it(
     sandbox_bench: SandboxBench,
 ) -> None:

@@ -91,6 +91,7 @@ async def test_find_reports_that_there_are_more_paths(tree: Bench) -> None:
     assert "[" not in await tree.text("find", pattern="*.py", limit=3)
 
 
+@pytest.mark.slow
 async def test_a_long_list_is_cut_and_stored_whole(bench: Bench) -> None:
     for number in range(2100):
         bench.put(f"{number:04d}", "")

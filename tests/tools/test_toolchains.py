@@ -204,7 +204,7 @@ def make_bench(
     return make
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 async def test_toolchains_under_the_home_run_in_the_sandbox_once_the_proposal_is_set(
     make_bench: MakeBench, home: Path
 ) -> None:

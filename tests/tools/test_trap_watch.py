@@ -102,6 +102,7 @@ async def test_a_repository_of_another_name_is_reported(held: SandboxBench) -> N
     assert left_by(again) == {}
 
 
+@pytest.mark.slow
 async def test_the_workspace_as_a_repository_is_reported(held: SandboxBench) -> None:
     git(held.work, "init", "-q")
     git(held.work, "commit", "-q", "--allow-empty", "-m", "one")
@@ -114,6 +115,7 @@ async def test_the_workspace_as_a_repository_is_reported(held: SandboxBench) -> 
     assert list(held.work.rglob(RAN)) != []
 
 
+@pytest.mark.slow
 async def test_the_config_of_the_user_stays_as_it_is_where_there_is_no_repository(
     held: SandboxBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +130,7 @@ async def test_the_config_of_the_user_stays_as_it_is_where_there_is_no_repositor
         assert (held.work / "dotfiles" / name).read_text() == "# mine\n"
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("inner", [".git/refs/x", ".git/objects/worktrees/x"])
 async def test_a_repository_in_a_repository_is_no_worktree(held: SandboxBench, inner: str) -> None:
     git(held.work, "init", "-q")
@@ -162,7 +164,7 @@ async def test_a_worktree_beyond_those_looked_at_is_judged_where_it_is_named(
     assert result.sandbox.is_left_partial
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", ["gitdir: " + "x/../" * 200_000, "gitdir: /nowhere"], ids=["long", "many"]
 )
@@ -221,6 +223,7 @@ async def test_other_files_of_a_repository_that_name_programs_are_reported(
     assert left_by(result) == {f"sub/.git/{place}": "git"}
 
 
+@pytest.mark.slow
 async def test_what_is_behind_the_first_mebibyte_is_reported(held: SandboxBench) -> None:
     git(held.work / "sub", "init", "-q")
     (held.work / "sub" / ".git" / "rebase-merge").mkdir()
@@ -248,7 +251,7 @@ async def test_a_repository_that_existed_is_closed_whatever_its_name(held: Sandb
     assert list((held.work / "sub").rglob("hooks/x")) == []
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("config", "path"),
     [
@@ -290,6 +293,7 @@ async def test_a_todo_list_that_holds_more_than_picks_is_reported(
     assert left_by(harmless) == {}
 
 
+@pytest.mark.slow
 async def test_a_rebase_over_two_calls_works_and_is_not_reported(held: SandboxBench) -> None:
     sub = held.work / "sub"
     git(sub, "init", "-q", "-b", "main")
@@ -367,6 +371,7 @@ async def test_a_reported_file_can_be_changed_and_the_change_is_reported(
     assert set(left_by(result)) == {path}
 
 
+@pytest.mark.slow
 async def test_a_driver_in_attributes_is_reported(held: SandboxBench) -> None:
     held.put("sub/.gitattributes", "*.bin filter=lfs\n")
     harmless = await held.call("bash", command="echo '*.c text' >> sub/.gitattributes")
@@ -375,6 +380,7 @@ async def test_a_driver_in_attributes_is_reported(held: SandboxBench) -> None:
     assert left_by(result) == {"sub/.gitattributes": "git"}
 
 
+@pytest.mark.slow
 async def test_a_worktree_of_a_repository_is_not_reported_but_its_config_is(
     held: SandboxBench,
 ) -> None:
@@ -402,6 +408,7 @@ async def test_a_look_that_did_not_reach_everything_says_so(
     assert result.sandbox.is_left_partial
 
 
+@pytest.mark.slow
 async def test_many_files_are_counted_and_the_first_are_named(held: SandboxBench) -> None:
     result = await held.call(
         "bash", command="for i in $(seq 30); do mkdir sub/$i; echo x > sub/$i/.npmrc; done"
@@ -419,6 +426,7 @@ async def test_the_settings_of_another_program_in_a_git_folder_are_reported(
     assert left_by(result) == {"sub/.git/lazygit.yml": "lazygit"}
 
 
+@pytest.mark.slow
 async def test_what_a_rule_hides_is_not_named_but_what_a_command_makes_there_is(
     held: SandboxBench,
 ) -> None:
@@ -451,6 +459,7 @@ def test_every_name_of_the_table_is_looked_for() -> None:
             assert names.are_obeyed(place.upper(), os.path.basename(place).upper())  # noqa: PTH119
 
 
+@pytest.mark.slow
 async def test_a_link_through_which_git_would_write_its_config_is_reported(
     held: SandboxBench,
 ) -> None:

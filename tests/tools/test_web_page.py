@@ -15,6 +15,7 @@ HTML = """<!doctype html><title>T</title><script>var hidden = 1</script><style>p
 <h1>Head</h1><p>Some <b>bold</b> text &amp; a <a href="/there">link</a>.<ul><li>one<li>two</ul>"""
 
 
+@pytest.mark.slow
 async def test_html_becomes_markdown(bench: Bench) -> None:
     async with web(page(HTML, "text/html; charset=utf-8")) as server:
         result = await fetch(bench, server.url())
@@ -26,6 +27,7 @@ async def test_html_becomes_markdown(bench: Bench) -> None:
         assert "hidden" not in message
 
 
+@pytest.mark.slow
 async def test_html_is_available_as_text_and_raw(bench: Bench) -> None:
     async with web(page(HTML, "text/html")) as server:
         text = (await fetch(bench, server.url(), format="text")).text
@@ -61,7 +63,7 @@ async def test_the_encoding_is_detected(bench: Bench, body: bytes, kind: str) ->
         assert result.text.endswith("\n\né")
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("text", "charset"),
     [
@@ -138,6 +140,7 @@ async def test_only_the_beginning_of_giant_html_is_read(
         assert "end" not in text
 
 
+@pytest.mark.slow
 async def test_deeply_nested_html_is_converted(bench: Bench) -> None:
     async with web(page("<div>" * 20_000 + "deep", "text/html")) as server:
         assert (await fetch(bench, server.url())).text.endswith("deep")

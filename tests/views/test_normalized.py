@@ -111,6 +111,7 @@ def test_the_nineteen_types_are_there_and_have_a_page_and_no_other() -> None:
     assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 
+@pytest.mark.slow(keep=13)
 @pytest.mark.parametrize("name", sorted(path.name for path in RUNS.iterdir()))
 def test_a_recorded_run_is_told_in_order_from_any_position(name: str) -> None:
     lines = recorded(name)
@@ -194,6 +195,7 @@ END: Final = (
 )
 
 
+@pytest.mark.slow
 @given(interleavings())
 def test_overlapping_calls_are_told_in_order_from_any_position(batches: Batches) -> None:
     run = Run()
@@ -221,6 +223,7 @@ def test_a_stop_at_any_moment_ends_the_task_and_every_call(
     assert frames[-1]["type"] == end
 
 
+@pytest.mark.slow
 @given(interleavings())
 def test_a_kill_at_any_moment_ends_the_task_and_every_call(batches: Batches) -> None:
     run = Run()

@@ -134,6 +134,7 @@ def decode_struct(line: bytes, struct: type[msgspec.Struct]) -> Any:
     return msgspec.json.decode(msgspec.json.encode(json.loads(line)["payload"]), type=struct)
 
 
+@pytest.mark.slow
 @_SLOW
 @given(st.data(), st.sampled_from(sorted(RESPONSES.keys() - {"events"})))
 def test_any_response_is_a_valid_line_that_decodes_to_an_equal_struct(

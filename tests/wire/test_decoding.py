@@ -57,6 +57,7 @@ def test_threads_that_decode_a_new_type_at_once_do_not_end_the_process() -> None
 _BY_TYPE = frozenset({"msgspec.json.decode", "msgspec.json.Decoder", "msgspec.convert"})
 
 
+@pytest.mark.slow
 def test_nothing_else_has_msgspec_build_types() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}"

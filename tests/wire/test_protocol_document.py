@@ -202,6 +202,7 @@ def words_in(message: ast.expr) -> set[str]:
     return {text.split(":")[0] for text in texts if isinstance(text, str)}
 
 
+@pytest.mark.slow
 def test_the_document_lists_exactly_the_messages_of_command_rejected() -> None:
     table = section("errors.md", "Messages of command_rejected")
     listed = {cells[0].strip("`").split(":")[0] for cells in rows(table)}
