@@ -43,6 +43,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: nothing of that is garbage
     suite = config.getoption("suite")
     settings.load_profile("default" if suite == "default" else "thorough")
 
@@ -58,6 +59,7 @@ def pytest_collection_finish() -> None:
     # Modules and collected tests live to the end: without this, each collection of garbage looks through
     # them again, which is a tenth of what the tests compute.
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 20, 20)
 
 
