@@ -241,6 +241,20 @@ async def test_a_path_keeps_the_newest_entries_within_its_byte_limit_and_always_
     assert ([entry.id for entry in path.entries], path.has_more) == (["c"], True)
 
 
+async def test_a_path_is_found_between_much_larger_branches(store: Store) -> None:
+    big = "x" * 100_000
+    await append(store, created(), appended("a"), appended("b", "a"))
+    for number in range(3):
+        await append(store, appended(f"big-{number}", "b", text=big))
+    await append(store, appended("c", "b"), appended("big-3", "a", text=big), appended("d", "c"))
+    path = await store.path("s1", "d", limit=9, bytes_max=NO_BOUND)
+    assert ([entry.id for entry in path.entries], path.has_more) == (["a", "b", "c", "d"], False)
+    path = await store.path("s1", "d", limit=3, bytes_max=NO_BOUND)
+    assert ([entry.id for entry in path.entries], path.has_more) == (["b", "c", "d"], True)
+    path = await store.path("s1", "big-0", limit=9, bytes_max=NO_BOUND)
+    assert [entry.id for entry in path.entries] == ["a", "b", "big-0"]
+
+
 async def test_the_path_of_an_unknown_leaf_is_empty(store: Store) -> None:
     path = await store.path("s1", "nothing", limit=9, bytes_max=NO_BOUND)
     assert (path.entries, path.has_more) == ((), False)

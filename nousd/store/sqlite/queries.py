@@ -6,6 +6,7 @@ same name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final
 
 import apsw
@@ -26,7 +27,7 @@ from nousd.store.sqlite.deleting import is_deleting, is_kept
 from nousd.wire.codec.late_decoder import LateDecoder
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION, lift
 from nousd.wire.limits import PENDING_COUNTED_MAX
-from nousd.wire.objects.entries import Entry, UsageTotals
+from nousd.wire.objects.entries import Entry, UsageTotals, parent_of
 from nousd.wire.objects.inputs import QueuedInput
 from nousd.wire.objects.metrics import PendingInputs
 from nousd.wire.objects.run_options import RunRequest
@@ -143,7 +144,16 @@ def entry(connection: apsw.Connection, session_id: str, entry_id: str) -> Entry 
 
 _IS_ENTRY_KEPT: Final = is_kept("entries")
 
-_PATH: Final = f"""
+_NEWEST_FIRST: Final = f"""
+    SELECT entries.entry_id, entry_bodies.body FROM entries INDEXED BY entries_in_order
+    JOIN entry_bodies ON entry_bodies.seq = entries.seq
+    WHERE entries.session_id = :session_id AND {_IS_ENTRY_KEPT} AND entries.seq <= (
+        SELECT seq FROM entries WHERE session_id = :session_id AND entry_id = :leaf_id
+    )
+    ORDER BY entries.seq DESC
+"""  # noqa: S608
+
+_BY_PARENTS: Final = f"""
     WITH RECURSIVE walked (seq, parent_id) AS (
         SELECT seq, parent_id FROM entries
         WHERE session_id = :session_id AND entry_id = :leaf_id AND {_IS_ENTRY_KEPT}
@@ -155,25 +165,55 @@ _PATH: Final = f"""
     SELECT entry_bodies.body FROM walked JOIN entry_bodies ON entry_bodies.seq = walked.seq
 """  # noqa: S608
 
+_PASSED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of entries beside a path that are read before its parents are looked up one by one."""
+
 
 def path(
     connection: apsw.Connection, session_id: str, leaf_id: str, *, limit: int, bytes_max: int
 ) -> Path:
-    """Follow the parent ids from the leaf up, so that only the path is read, however large the tree, and
-    row by row, so that nothing beyond the page is read.
-    """
-    bodies: list[bytes] = []
+    """Return the path to a leaf, read row by row, so that little beyond the page is read."""
+    newest_first: list[Entry] = []
     size = 0
     has_more = False
-    query = _as_needed(connection, _PATH, _IS_ENTRY_KEPT)
-    for (body,) in connection.execute(query, {"session_id": session_id, "leaf_id": leaf_id}):
-        size += len(body)
-        if len(bodies) == limit or (bodies and size > bytes_max):
+    for entry, entry_bytes in _walk_up(connection, session_id, leaf_id):
+        size += entry_bytes
+        if len(newest_first) == limit or (newest_first and size > bytes_max):
             has_more = True
             break
-        bodies.append(body)
-    bodies.reverse()
-    return Path(tuple(map(_entry_decoder.decode, bodies)), has_more)
+        newest_first.append(entry)
+    newest_first.reverse()
+    return Path(tuple(newest_first), has_more)
+
+
+def _walk_up(
+    connection: apsw.Connection, session_id: str, leaf_id: str
+) -> Iterator[tuple[Entry, int]]:
+    """Yield the entries from a leaf to the root, each with its size in bytes.
+
+    In most sessions, each entry is the parent of the next one. Reading them in their order takes half
+    the time of looking up each parent, so that is done first, while there is not more beside the path
+    than on it: a tree may be much larger.
+    """
+    query = _as_needed(connection, _NEWEST_FIRST, _IS_ENTRY_KEPT)
+    values = {"session_id": session_id, "leaf_id": leaf_id}
+    wanted: str | None = leaf_id
+    on_path = passed = 0
+    for entry_id, body in connection.execute(query, values):
+        if entry_id == wanted:
+            on_path += len(body)
+            entry = _entry_decoder.decode(body)
+            wanted = parent_of(entry)
+            yield entry, len(body)
+            if wanted is None:
+                return
+        else:
+            passed += len(body)
+            if passed > on_path + _PASSED_BYTES_MAX:
+                break
+    query = _as_needed(connection, _BY_PARENTS, _IS_ENTRY_KEPT)
+    for (body,) in connection.execute(query, {"session_id": session_id, "leaf_id": wanted}):
+        yield _entry_decoder.decode(body), len(body)
 
 
 _TREE: Final = f"""
