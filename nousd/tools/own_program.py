@@ -19,9 +19,11 @@ Main = Callable[[list[str]], "int | None"]
 _PYTHON: Final = (sys.executable, "-I", "-S")
 _ROOT: Final = Path(__file__).resolve().parents[2]
 
+LONE_PROGRAMS: Final = ("nousd.tools.search._search_main", "nousd.tools.web._page_main")
+"""The modules of the programs that start no process: nothing of them can be left when they end."""
+
 PROGRAMS: Final = (
-    "nousd.tools.search._search_main",
-    "nousd.tools.web._page_main",
+    *LONE_PROGRAMS,
     "nousd.tools.sandbox._bubblewrap_main",
     "nousd.tools.sandbox._landlock_main",
 )
@@ -41,6 +43,11 @@ def load_programs() -> None:
     for module in PROGRAMS:
         *_, file = own_program(module)
         _loaded[file] = importlib.import_module(module).main
+
+
+def is_lone_program(argv: Sequence[str]) -> bool:
+    """Return whether a command line runs one of ``LONE_PROGRAMS``."""
+    return tuple(argv[: len(_PYTHON) + 1]) in map(own_program, LONE_PROGRAMS)
 
 
 def find_loaded_program(argv: Sequence[str]) -> tuple[Main, list[str]] | None:

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 import nousd.tools
-from nousd.tools.own_program import PROGRAMS, own_program
+from nousd.tools.own_program import LONE_PROGRAMS, PROGRAMS, own_program
 from nousd.tools.process.supervisor import run_supervised
 from tests.harness.daemon import WAIT_SECONDS
 
 FORK_SERVER = "nousd.tools.process._fork_server_main"
+LONE_PROCESS = "nousd.tools.process.lone_process"
 
 
 def test_the_list_of_programs_is_complete() -> None:
@@ -34,4 +35,5 @@ async def test_a_program_of_ours_is_called_where_it_is_loaded(tmp_path: Path, mo
         timeout_seconds=WAIT_SECONDS,
     )
     # The traceback begins where the process was forked, and not where an interpreter started.
-    assert FORK_SERVER.rpartition(".")[2].encode() in b"".join(said)
+    caller = LONE_PROCESS if module in LONE_PROGRAMS else FORK_SERVER
+    assert f"/{caller.rpartition('.')[2]}.py".encode() in b"".join(said)

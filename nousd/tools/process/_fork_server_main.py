@@ -1,4 +1,5 @@
-"""The fork server: a small process that forks the supervisors of commands with all modules loaded.
+"""The fork server: a small process that forks others with all modules loaded: the supervisors of
+commands, and nousd's own programs that need none (``lone_process``).
 
 Its argument is SOCKET. Each start is one message over this socket: GRACE_MS, with descriptors of a job
 and of the job's ``places``. The reply is PID, with a pidfd of the new process, or -ERRNO if it could not
@@ -39,7 +40,8 @@ from typing import NoReturn
 # Last, so that no folder of the project shadows a module of the standard library.
 sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
 
-from nousd.tools.own_program import load_programs
+from nousd.tools.own_program import find_loaded_program, is_lone_program, load_programs
+from nousd.tools.process import lone_process
 from nousd.tools.process import supervisor_process as supervisor
 from nousd.tools.process.process_table import descendants
 
@@ -251,7 +253,7 @@ def _reap_child() -> tuple[int, int] | None:
 
 
 def _begin(handover: socket.socket) -> NoReturn:
-    """Wait for a job, become its supervisor, and exit."""
+    """Wait for a job, carry it out, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -262,7 +264,7 @@ def _begin(handover: socket.socket) -> NoReturn:
             signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
             job = _read(descriptors[0])
             _place(descriptors[1:], job["places"])
-            supervisor.run(job)
+            _run(job)
         code = 0
     except SystemExit as exit:  # raised by a program that was loaded beforehand
         code = int(exit.code or 0)
@@ -274,6 +276,15 @@ def _begin(handover: socket.socket) -> NoReturn:
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def _run(job: supervisor.Job) -> None:
+    """Run a program in this process if it needs no supervisor, else below one."""
+    loaded = find_loaded_program(job["argv"]) if is_lone_program(job["argv"]) else None
+    if loaded is None:
+        supervisor.run(job)
+    else:
+        lone_process.run(job, *loaded)
 
 
 def _close_all_but(kept: int) -> None:

@@ -14,6 +14,9 @@ child that keeps the output open, and never comes before its last effect. The fi
 sandbox's PID namespace counts as gone when it is killed and has no child: it takes milliseconds to
 release its namespaces, and can do nothing else.
 
+A program of our own that starts no process has no supervisor: it runs in the process in which that would
+run, and behaves like one to the daemon (``lone_process``).
+
 A sandbox may leave some system calls of the command to the supervisor (``call_decider``); a separate
 thread decides them, so that no number of them delays the supervisor.
 

@@ -121,7 +121,7 @@ def run(job: Job) -> None:
     try:
         os.chdir(job["cwd"])
     except OSError as error:
-        _say(control, f"failed {error.errno}")
+        say(control, f"failed {error.errno}")
         return
     limits = Limits(*job["limits"])
     if job["asks_on"] >= 0:
@@ -131,7 +131,7 @@ def run(job: Job) -> None:
     if not _may_begin(control, wake):
         os.close(permit)
         os.waitpid(child, 0)
-        _say(control, f"exited {-signal.SIGTERM}")
+        say(control, f"exited {-signal.SIGTERM}")
         return
     try:
         os.write(permit, _PERMIT)
@@ -143,9 +143,9 @@ def run(job: Job) -> None:
     command = Command(child, wake, limits, started)
     exceeded = command.wait_until_over_or(control)
     if exceeded is not None:
-        _say(control, f"exceeded {exceeded}")
+        say(control, f"exceeded {exceeded}")
     command.end(0 if exceeded else job["grace_seconds"])
-    _say(control, f"exited {command.code}")
+    say(control, f"exited {command.code}")
     # The fork server would treat a process that is still dying as a stray.
     command.wait_reaped()
 
@@ -200,7 +200,7 @@ def _fork_first_process(
             if not os.read(permitted, 1):
                 os._exit(0)
             # Sent by the child before the program begins, since that may kill its supervisor at once.
-            _say(control, f"started {os.getpid()}")
+            say(control, f"started {os.getpid()}")
             _become(program, environment, supervisor, limits)
         except OSError as error:
             os.write(2, f"{program[0]}: {error.strerror}\n".encode())
@@ -221,7 +221,7 @@ def _become(
     # Python ignores these two signals; a command expects to be killed by them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    _expect_few_files()
+    expect_few_files()
     _limit(limits)
     loaded = find_loaded_program(program)
     if loaded is None:
@@ -234,7 +234,7 @@ def _become(
     sys.exit(main(arguments))
 
 
-def _expect_few_files() -> None:
+def expect_few_files() -> None:
     """Lower the limit that the daemon has raised for its many clients, because a program may use
     ``select``. The program can raise it again.
     """
@@ -272,7 +272,7 @@ def _decide_calls(receiver: int) -> None:
     _thread.start_new_thread(decide_calls, (socket.socket(fileno=receiver),))
 
 
-def _say(control: socket.socket, line: str) -> None:
+def say(control: socket.socket, line: str) -> None:
     # The daemon may be gone, and no other error may end the supervisor either.
     with contextlib.suppress(OSError):
         control.sendall(line.encode() + b"\n", socket.MSG_NOSIGNAL)
