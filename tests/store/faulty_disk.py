@@ -60,6 +60,7 @@ class FaultyDisk:
         self._only_once = False
         self._only: Path | None = None
         self._failing_syncs = 0
+        self._only_syncs_of: Path | None = None
         self._lock = threading.Lock()
         self._random = random.Random(seed)
         self._files: dict[str, _Surface] = {}
@@ -79,9 +80,13 @@ class FaultyDisk:
         self.operations = 0
         self._fault, self._at, self._only_once, self._only = fault, at, once, only
 
-    def fail_syncs(self, count: int = 1000) -> None:
-        """Fail the next ``count`` syncs; writes reach the kernel, but not the disk."""
-        self._failing_syncs = count
+    def fail_syncs(self, count: int = 1000, *, only: Path | None = None) -> None:
+        """Fail the next ``count`` syncs; writes reach the kernel, but not the disk.
+
+        Args:
+            only: the one file whose syncs count.
+        """
+        self._failing_syncs, self._only_syncs_of = count, only
 
     def mend(self) -> None:
         self._fault = None
@@ -121,7 +126,7 @@ class FaultyDisk:
 
     def _judge(self, path: str, *, is_sync: bool) -> Fault | None:
         self.syncs += is_sync
-        if is_sync and self._failing_syncs:
+        if is_sync and self._failing_syncs and self._only_syncs_of in (None, Path(path)):
             self._failing_syncs -= 1
             return Fault.ERROR
         if self._only not in (None, Path(path)):

@@ -8,10 +8,11 @@ in the next one after a kill, and in the next one after a power cut.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import apsw
 import pytest
 
 from nousd.errors import StoreError, StoreInDoubt, WriteFailed
@@ -138,16 +139,28 @@ async def test_the_reported_outcome_of_a_commit_is_true_wherever_the_disk_fails(
     assert failed
 
 
+async def steps_of_a_commit(path: Path) -> int:
+    """Return how many operations of the disk a second commit takes, the last of which is its sync."""
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            await append(store, created())
+            disk.count()
+            await append(store, run_started())
+            return disk.operations
+
+
 @pytest.mark.behaviour("unknown_outcomes_are_settled")
 async def test_a_commit_in_doubt_that_a_restart_shows_survives_power_cuts(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "log.db"
+    steps = await steps_of_a_commit(tmp_path / "counted.db")
     shown = []
     with faulty_disk() as disk:
         async with sqlite.open_store(path, connect=disk.connect) as store:
             await append(store, created())
-            disk.fail_syncs()
+            # From its sync on, so that the commit can be neither confirmed nor undone.
+            disk.fail(Fault.ERROR, at=steps - 1)
             with pytest.raises(StoreInDoubt):
                 await append(store, run_started())
             killed = disk.survive_kill(path, tmp_path / "killed")
@@ -194,3 +207,33 @@ async def test_a_failed_checkpoint_fails_no_commit_and_is_repeated(
             for number in range(20, 60):
                 await append(store, appended(f"e{number}", text="x" * 5000))
             assert path.stat().st_size > left_behind + 20 * 5000
+
+
+async def append_entries(store: Store, numbers: range) -> list[StoredEvent]:
+    """Append entries; return the events that were acknowledged."""
+    stored: list[StoredEvent] = []
+    for number in numbers:
+        with suppress(StoreError):
+            stored += await append(store, appended(f"e{number}", text="x" * 5000))
+    return stored
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_pages_that_were_copied_and_not_synced_survive_the_failure_of_a_later_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(_commits, "WAL_PAGES", 60)
+    path = tmp_path / "log.db"
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            stored = list(await append(store, created()))
+            stored += await append_entries(store, range(4))
+            with closing(apsw.Connection(str(path))) as reader:
+                # It holds back the copying, which ends without a sync of the database.
+                reader.execute("BEGIN; SELECT count(*) FROM events").fetchall()
+                stored += await append_entries(store, range(4, 12))
+            disk.fail_syncs(count, only=path)
+            stored += await append_entries(store, range(12, 30))
+            cut = disk.after_power_cut(path, tmp_path / "no-power")
+        async with sqlite.open_store(cut) as store:
+            assert list(await whole_log(store)) == stored

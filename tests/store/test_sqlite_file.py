@@ -384,4 +384,4 @@ def test_no_query_sorts_or_scans_a_whole_table(path: Path, name: str, query: str
         assert not is_of_all or is_partial or is_of_blocks, plan
 
 
-_NAMES = ("after", "before", "head", "types", "limit", "session_id", "run_id")
+_NAMES = ("after", "before", "head", "types", "limit", "session_id", "run_id", "leaf_id")

@@ -77,8 +77,13 @@ class Checkpointer:
             self._connection.pragma("user_version")
         return checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_PASSIVE)
 
+    def disconnect(self) -> None:
+        """Close the connection; none may be in progress. The next checkpoint opens another."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
     def close(self) -> None:
         """Wait for the checkpoint, if any, and close the connection."""
         self._threads.shutdown()
-        if self._connection is not None:
-            self._connection.close()
+        self.disconnect()

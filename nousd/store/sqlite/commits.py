@@ -14,8 +14,10 @@ While this fails too, the group is in doubt: nothing else is committed until it 
 process dies first, the next one finds the whole group or nothing of it.
 
 Suspicion. After a failed sync, the kernel may regard pages as written that never were, and no later sync
-reports it. The WAL then takes no further commit until its content was copied to the database and synced
-there, and the WAL was restarted.
+reports it. The WAL then takes no further commit until all of its content was copied to the database and
+synced there, and the WAL was restarted. All of it, because SQLite counts pages as copied that it has not
+synced: it syncs the database only if the copy reaches the end of the WAL, which moves while others
+commit. It forgets that count when the first connection opens the file, so all of them are closed before.
 
 This module does not know threads or callers.
 """
@@ -23,6 +25,7 @@ This module does not know threads or callers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from time import perf_counter
 from typing import Any, Final
 
@@ -74,6 +77,9 @@ _INSERT_EVENTS: Final = ManyRows(
 )
 
 
+PauseReaders = Callable[[], AbstractContextManager[None]]
+
+
 class Commits:
     """Owns the writing connection, and releases the reserve when a commit needs the space.
 
@@ -82,17 +88,18 @@ class Commits:
     ``next_seq``.
 
     ``write_stats`` counts the writes.
+
+    Args:
+        pause_readers: closes all reading connections, and opens none within its block.
     """
 
-    def __init__(self, opened: OpenedLog, reserve: Reserve) -> None:
+    def __init__(self, opened: OpenedLog, reserve: Reserve, pause_readers: PauseReaders) -> None:
         self.write_stats = WriteStats()
-        self._connection = opened.connection
-        # A statement over many rows records its changes, in case it has to be undone. In a file, this
-        # costs several times as much as the statement, and the disk may be full.
-        self._connection.pragma("temp_store", "MEMORY")
+        self._reopen = opened.reopen
+        self._pause_readers = pause_readers
+        self._use(opened.connection)
         self._reserve = reserve
         self._checksums = Checksums()
-        self._synchronous = ""
         self._next = opened.next_seq
         self._reserved = opened.next_seq
         # After an unclean shutdown, commits in the WAL may not be on disk, and readers rely on them.
@@ -103,7 +110,15 @@ class Commits:
         self._checkpoint_at = WAL_PAGES
         self._background = Checkpointer(self._connection)
         self._background_helps = True
-        self._connection.wal_autocheckpoint(0)
+
+    def _use(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._is_open = True
+        self._synchronous = ""
+        # A statement over many rows records its changes, in case it has to be undone. In a file, this
+        # costs several times as much as the statement, and the disk may be full.
+        connection.pragma("temp_store", "MEMORY")
+        connection.wal_autocheckpoint(0)
 
     # --- committing --------------------------------------------------------------------------
 
@@ -294,19 +309,43 @@ class Commits:
         Raises:
             apsw.Error: the log is still in doubt or suspect.
         """
-        self._roll_back()
         if self._is_suspect or not self._background.is_busy:
             self._note_background()
-        if self._is_suspect:
-            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-            self._is_suspect = False
-        if self._in_doubt:
-            self._synchronize(fully=True)
+        self._roll_back()
+        if self._is_open and (self._is_suspect or self._in_doubt):
+            self._synchronize(fully=not self._is_suspect)
             # SQLite writes no frame for an unchanged row, so the number must change.
             reserved = max(self._next, self._reserved) + 1
             self._write_next(reserved)
             self._reserved = reserved
-            self._in_doubt = False
+        if self._is_suspect:
+            self._copy_wal_again()
+            self._is_suspect = False
+        self._in_doubt = False
+
+    def _copy_wal_again(self) -> None:
+        """Copy all of the WAL to the database, whatever SQLite counts as copied.
+
+        Raises:
+            apsw.Error: it failed, or another process has the log open.
+        """
+        with self._pause_readers():
+            self._background.disconnect()
+            self._close_without_copying()
+            try:
+                self._use(self._reopen())
+            except apsw.Error as error:
+                # Not an error of the disk, about which only an open connection could say more.
+                raise apsw.CantOpenError(str(error)) from error
+            if checkpoint(self._connection, apsw.SQLITE_CHECKPOINT_NOOP).moved:
+                raise apsw.BusyError("another process has the log open")
+            self._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _close_without_copying(self) -> None:
+        if self._is_open:
+            self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            self._connection.close()
+            self._is_open = False
 
     def begin(self) -> None:
         """Resolve commits whose outcome an unclean shutdown left open, before any read."""
@@ -314,7 +353,7 @@ class Commits:
             self._in_doubt = False
 
     def _roll_back(self) -> None:
-        if self._connection.in_transaction:
+        if self._is_open and self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     # --- the WAL -----------------------------------------------------------------------------
@@ -416,7 +455,10 @@ class Commits:
         except apsw.Error:
             return
         finally:
-            self._connection.close()
+            if self._is_suspect:
+                self._close_without_copying()  # the next start copies all
+            else:
+                self._connection.close()
 
 
 def _get_extended_code(error: Exception) -> int:

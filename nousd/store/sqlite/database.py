@@ -7,6 +7,7 @@ import errno
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import apsw
@@ -50,12 +51,14 @@ class OpenedLog(NamedTuple):
         head: the number of the newest event, 0 in an empty log.
         next_seq: the first number that was certainly never used.
         was_closed: whether it was closed cleanly. If not, content that is visible may not be on disk.
+        reopen: opens another such connection; raises ``apsw.Error``.
     """
 
     connection: apsw.Connection
     head: int
     next_seq: int
     was_closed: bool
+    reopen: Callable[[], apsw.Connection]
 
 
 def open_for_writing(
@@ -79,7 +82,17 @@ def open_for_writing(
         with _translate_errors(path, connection):
             head, next_seq = _prepare(connection, migrations)
         undo.pop_all()
-    return OpenedLog(connection, head, next_seq, was_closed)
+    return OpenedLog(connection, head, next_seq, was_closed, partial(_reopen, path, connect))
+
+
+def _reopen(path: pathlib.Path, connect: Connect) -> apsw.Connection:
+    connection = connect(str(path))
+    with contextlib.ExitStack() as undo:
+        undo.callback(connection.close)
+        _set_up(connection)
+        _use_wal(connection)
+        undo.pop_all()
+    return connection
 
 
 def _connect(path: pathlib.Path, connect: Connect) -> apsw.Connection:
@@ -133,13 +146,21 @@ def flush_to_disk(path: pathlib.Path) -> None:
 
 
 def _prepare(connection: apsw.Connection, migrations: Sequence[Migration]) -> tuple[int, int]:
-    connection.set_busy_timeout(BUSY_MS_MAX)
-    connection.pragma("secure_delete", True)
+    _set_up(connection)
     migrate(connection, migrations)
-    connection.pragma("journal_mode", "WAL")
-    connection.pragma("journal_size_limit", WAL_BYTES_KEPT)
+    _use_wal(connection)
     head, next_seq = connection.execute(_POSITION).get
     return head, next_seq
+
+
+def _set_up(connection: apsw.Connection) -> None:
+    connection.set_busy_timeout(BUSY_MS_MAX)
+    connection.pragma("secure_delete", True)
+
+
+def _use_wal(connection: apsw.Connection) -> None:
+    connection.pragma("journal_mode", "WAL")
+    connection.pragma("journal_size_limit", WAL_BYTES_KEPT)
 
 
 _POSITION: Final = "SELECT coalesce((SELECT max(seq) FROM events), 0), next_seq FROM log_state"

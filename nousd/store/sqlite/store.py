@@ -8,8 +8,9 @@ connections; ``database`` opens the file. This module connects them and contains
 from __future__ import annotations
 
 import pathlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import ExitStack, asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import apsw
@@ -29,7 +30,13 @@ from nousd.store.sqlite import queries as _queries
 from nousd.store.sqlite import session_queries as _session_queries
 from nousd.store.sqlite.artifact_writes import ArtifactWrites
 from nousd.store.sqlite.commits import Commits
-from nousd.store.sqlite.database import UNREADABLE, Connect, open_for_reading, open_for_writing
+from nousd.store.sqlite.database import (
+    BUSY_MS_MAX,
+    UNREADABLE,
+    Connect,
+    open_for_reading,
+    open_for_writing,
+)
 from nousd.store.sqlite.reserve import RESERVE_BYTES, Reserve
 from nousd.store.sqlite.writer import STOP, WAKE, Chore, Job, Writer, is_followed
 from nousd.wire.objects.metrics import LogMetrics
@@ -55,8 +62,9 @@ async def open_store(
         StoreFull: the disk lacks even the space to open it.
         StoreError: it is not a log of nousd, or cannot be opened.
     """
-    opened = await trio.to_thread.run_sync(_open, path, connect)
-    store = SqliteStore(opened, Readers(path), path)
+    readers = Readers(path)
+    opened = await trio.to_thread.run_sync(_open, path, connect, readers)
+    store = SqliteStore(opened, readers, path)
     try:
         yield store
     finally:
@@ -70,7 +78,7 @@ class _OpenedStore(NamedTuple):
     reserve: Reserve
 
 
-def _open(path: pathlib.Path, connect: Connect) -> _OpenedStore:
+def _open(path: pathlib.Path, connect: Connect, readers: Readers) -> _OpenedStore:
     """Open the log; release its reserve if the disk is full."""
     reserve = Reserve(path.with_suffix(RESERVE_SUFFIX), RESERVE_BYTES)
     try:
@@ -78,7 +86,7 @@ def _open(path: pathlib.Path, connect: Connect) -> _OpenedStore:
     except StoreFull:
         reserve.give_back()
         opened = open_for_writing(path, connect)
-    commits = Commits(opened, reserve)
+    commits = Commits(opened, reserve, readers.pause)
     commits.begin()
     reserve.place()
     return _OpenedStore(opened.head, commits, reserve)
@@ -343,6 +351,9 @@ class SqliteStore:
 READERS_MAX: Final = 4
 """Maximum number of concurrent reads; further reads wait for a connection."""
 
+PAUSE_SECONDS_MAX: Final = 60.0
+"""How long a read waits while the writer has the file for itself, after a failure of the disk."""
+
 
 class Readers:
     """A small pool of connections, each used by one worker thread at a time."""
@@ -352,6 +363,9 @@ class Readers:
         self._idle: list[apsw.Connection] = []
         self._limiter = trio.CapacityLimiter(READERS_MAX)
         self._closed = False
+        self._changed = threading.Condition()
+        self._reading = 0
+        self._is_paused = False
 
     async def read(self, query: Callable[[apsw.Connection], T]) -> T:
         """Call ``query`` in a worker thread, on a consistent state of the database.
@@ -364,6 +378,18 @@ class Readers:
     def _read(self, query: Callable[[apsw.Connection], T]) -> T:
         if self._closed:
             raise StoreError("the store is closed")
+        with self._changed:
+            if not self._changed.wait_for(lambda: not self._is_paused, PAUSE_SECONDS_MAX):
+                raise StoreError("the log could not be read: its disk is slow")
+            self._reading += 1
+        try:
+            return self._read_now(query)
+        finally:
+            with self._changed:
+                self._reading -= 1
+                self._changed.notify_all()
+
+    def _read_now(self, query: Callable[[apsw.Connection], T]) -> T:
         try:
             connection = self._take()
             with ExitStack() as on_failure:
@@ -382,6 +408,27 @@ class Readers:
             return self._idle.pop()
         except IndexError:
             return open_for_reading(self._path)
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """Close every connection, and open none within the block: reads wait. Called in another thread.
+
+        Raises:
+            apsw.BusyError: a read takes too long.
+        """
+        with self._changed:
+            self._is_paused = True
+        try:
+            with self._changed:
+                if not self._changed.wait_for(lambda: not self._reading, BUSY_MS_MAX / 1000):
+                    raise apsw.BusyError("a read of the log has not ended")
+                while self._idle:
+                    self._idle.pop().close()
+            yield
+        finally:
+            with self._changed:
+                self._is_paused = False
+                self._changed.notify_all()
 
     async def aclose(self) -> None:
         """Wait for the reads in progress, and close every connection."""
