@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 
 from nousd.errors import ContextOverflow, ProviderError, ToolError
 from nousd.providers.interface import Finished, Receive, ToolCallPiece
@@ -144,6 +146,22 @@ async def test_a_completed_call_has_an_event_for_each_step(
     everything = [e["payload"] for e in run if e["type"].startswith(STEPS)]
     assert len({call["input_hash"] for call in everything}) == 1
     assert {call["attempt"] for call in everything} == {1}
+
+
+async def test_a_completed_call_has_its_duration_in_milliseconds(
+    bench: Bench,
+    provider: ScriptedProvider,
+    tool: ScriptedTool,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def take_a_while(_: ToolContext) -> ToolResult:
+        await trio.sleep(1.5)
+        return ToolResult(text="at last")
+
+    provider.answer(asks_for_tools(), says("done"))
+    tool.finish(take_a_while)
+    [completed] = of_type(await bench.run(), "tool_call_completed")
+    assert completed["duration_ms"] == 1500
 
 
 @pytest.mark.parametrize(

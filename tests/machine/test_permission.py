@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import msgspec
 import pytest
 
 from nousd.machine.policy.permission import Case, Judgement, judge
@@ -430,6 +431,15 @@ def test_a_write_to_a_protected_path_opens_only_that_path() -> None:
     assert not is_closed(judgement, "writing", "sub/x")
     ordinary = judgement_of("write", writes("a"))
     assert is_closed(ordinary, "writing", "x/.git/hooks/post-commit")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_call_may_complete_a_repository_only_once_the_user_or_the_mode_allows_it(
+    mode: PermissionMode,
+) -> None:
+    plain, obeyed = writes("x/HEAD"), msgspec.structs.replace(writes("x/HEAD"), obeyed="by git")
+    assert judgement_of("write", plain, mode).closed.repositories == (mode != "yolo")
+    assert not judgement_of("write", obeyed, mode).closed.repositories
 
 
 def test_a_grant_for_one_path_leaves_denied_paths_closed() -> None:
