@@ -30,10 +30,9 @@ from time import perf_counter
 from typing import Any, Final
 
 import apsw
-import msgspec
 
 from nousd.errors import StoreError, StoreFull, StoreInDoubt, WriteFailed
-from nousd.machine.projection.row_changes import ForgetSession, PutSession, RowChange, TouchSession
+from nousd.machine.projection.row_changes import ForgetSession, RowChange
 from nousd.machine.projection.row_projection import row_changes
 from nousd.store.records import Batch, StoredEvent, get_put_time
 from nousd.store.sqlite import artifacts as _artifacts_sqlite
@@ -47,12 +46,11 @@ from nousd.store.sqlite.database import (
     OpenedLog,
     is_for_want_of_space,
 )
+from nousd.store.sqlite.groups import is_durable, merge_touches, number_events
 from nousd.store.sqlite.many_rows import ManyRows, Row
 from nousd.store.sqlite.reserve import Reserve
 from nousd.store.write_stats import WriteStats
-from nousd.wire.codec.envelope import number_event
 from nousd.wire.codec.upcasting import EVENT_SCHEMA_VERSION
-from nousd.wire.events import DELTA_EVENTS
 
 NUMBERS_PER_BLOCK: Final = 100_000
 """Numbers reserved with one fsync: the largest gap after a crash, and the number of deltas per sync."""
@@ -131,7 +129,7 @@ class Commits:
         """
         try:
             self._make_certain()
-            stored, after = _number_events(batches, self._next)
+            stored, after = number_events(batches, self._next)
             reserved = self._begin(batches, stored, after)
         except UNREADABLE as error:
             raise self._roll_back_after(error) from error
@@ -186,7 +184,7 @@ class Commits:
         takes effect with the commit. ``after`` is the next number after those of the batches.
         """
         reserved = self._reserved if after <= self._reserved else after + NUMBERS_PER_BLOCK
-        self._synchronize(fully=reserved != self._reserved or any(map(_is_durable, batches)))
+        self._synchronize(fully=reserved != self._reserved or any(map(is_durable, batches)))
         self._connection.execute("BEGIN IMMEDIATE")
         if reserved != self._reserved:
             self._write_next(reserved)
@@ -232,7 +230,7 @@ class Commits:
         self._apply(changes)
 
     def _apply(self, changes: Sequence[RowChange]) -> None:
-        _rows_sqlite.apply(self._connection, _merge_touches(changes))
+        _rows_sqlite.apply(self._connection, merge_touches(changes))
         self._must_truncate |= ForgetSession in map(type, changes)
 
     def _write_next(self, seq: int) -> None:
@@ -465,56 +463,3 @@ def _get_extended_code(error: Exception) -> int:
     # Only instances have this attribute, and only if the error code comes from SQLite.
     code: int = getattr(error, "extendedresult", apsw.SQLITE_OK)
     return code
-
-
-def _number_events(batches: Sequence[Batch], seq: int) -> tuple[list[tuple[StoredEvent, ...]], int]:
-    """Return the events of each batch, numbered from ``seq`` on, and the next number."""
-    stored = []
-    for batch in batches:
-        events = tuple(
-            [
-                StoredEvent(
-                    number,
-                    record.type,
-                    record.session_id,
-                    record.run_id,
-                    number_event(number, record.tail),
-                )
-                for number, record in enumerate(batch.records, seq)
-            ]
-        )
-        seq += len(events)
-        stored.append(events)
-    return stored, seq
-
-
-def _merge_touches(changes: Sequence[RowChange]) -> list[RowChange]:
-    """Keep only the last update time of each session, after the other changes: no reader sees the middle
-    of a transaction, and each update would change the indexes.
-    """
-    ordered: list[RowChange] = []
-    touches: dict[str, TouchSession] = {}
-    for change in changes:
-        # ``isinstance`` takes ten times as long to return False for a struct.
-        if type(change) is TouchSession:
-            earlier = touches.get(change.session_id)
-            if change.queue_revision is None and earlier is not None:
-                revision = earlier.queue_revision
-                change = msgspec.structs.replace(change, queue_revision=revision)  # noqa: PLW2901
-            touches[change.session_id] = change
-            continue
-        if (
-            type(change) is PutSession or type(change) is ForgetSession
-        ) and change.session_id in touches:
-            # A new session starts with an update time of its own. A deleted one keeps its last, so that
-            # a list can continue after it.
-            ordered.append(touches.pop(change.session_id))
-        ordered.append(change)
-    return [*ordered, *touches.values()]
-
-
-def _is_durable(batch: Batch) -> bool:
-    """Return whether the commit of a batch must be on disk before anyone sees it."""
-    if batch.artifacts or not batch.records:
-        return True
-    return any(record.type not in DELTA_EVENTS for record in batch.records)
