@@ -10,6 +10,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+from nousd.machine.policy.path_globs import ALTERNATIVES_MAX
 from nousd.machine.policy.permission import Case, Judgement, judge
 from nousd.machine.policy.protected_paths import OBEYED, PROTECTED_PLACES
 from nousd.machine.policy.rules import check_rule, rule_for, rules_of
@@ -369,6 +370,14 @@ def test_the_suggested_rule_allows_its_call(tool: str, access: Access, rule: str
         check_rule(rule, "allow")
         assert judgement_of(tool, access, "ask", granted=[rule]).verdict == "allow"
         assert judgement_of(tool, access, "ask", allow=[rule]).verdict == "allow"
+
+
+def test_as_many_paths_as_a_rule_may_name_are_named_and_no_more() -> None:
+    most = tuple(map(str, range(ALTERNATIVES_MAX)))
+    rule = rule_for("write", writes(*most))
+    assert rule == f"write({{{','.join(most)}}})"
+    assert judgement_of("write", writes(*most), "ask", granted=[rule]).verdict == "allow"
+    assert rule_for("write", writes(*most, "one more")) == ""
 
 
 # --- closed paths --------------------------------------------------------------------------------
