@@ -38,6 +38,9 @@ def own_program(module: str) -> tuple[str, ...]:
     return (*_PYTHON, str(_ROOT.joinpath(*module.split(".")).with_suffix(".py")))
 
 
+_LONE_COMMANDS: Final = frozenset(map(own_program, LONE_PROGRAMS))
+
+
 def load_programs() -> None:
     """Load all programs, so that a process forked from this one can call them."""
     for module in PROGRAMS:
@@ -47,7 +50,7 @@ def load_programs() -> None:
 
 def is_lone_program(argv: Sequence[str]) -> bool:
     """Return whether a command line runs one of ``LONE_PROGRAMS``."""
-    return tuple(argv[: len(_PYTHON) + 1]) in map(own_program, LONE_PROGRAMS)
+    return tuple(argv[: len(_PYTHON) + 1]) in _LONE_COMMANDS
 
 
 def find_loaded_program(argv: Sequence[str]) -> tuple[Main, list[str]] | None:

@@ -21,10 +21,20 @@ from nousd.store.interface import Store
 from nousd.store.records import StoredEvent
 from nousd.store.sqlite import commits as _commits
 from nousd.store.sqlite import store as sqlite
+from nousd.store.sqlite.writer import WAKE
 from nousd.wire import events
 from nousd.wire.events import DELTA_EVENTS
 from tests.store.faulty_disk import Fault, FaultyDisk, faulty_disk
-from tests.store.helpers import append, appended, created, delta, run_ended, run_started, whole_log
+from tests.store.helpers import (
+    append,
+    appended,
+    created,
+    deleted,
+    delta,
+    run_ended,
+    run_started,
+    whole_log,
+)
 
 COMMITS: list[tuple[Sequence[events.Event], Sequence[Artifact]]] = [
     ((created(),), ()),
@@ -237,3 +247,31 @@ async def test_pages_that_were_copied_and_not_synced_survive_the_failure_of_a_la
             cut = disk.after_power_cut(path, tmp_path / "no-power")
         async with sqlite.open_store(cut) as store:
             assert list(await whole_log(store)) == stored
+
+
+async def test_a_failed_sync_is_followed_by_no_checkpoint_that_trusts_the_count_of_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_commits, "WAL_PAGES", 60)
+    path = tmp_path / "log.db"
+    with faulty_disk() as disk:
+        async with sqlite.open_store(path, connect=disk.connect) as store:
+            stored = list(await append(store, created(), created("s2")))
+            stored += await append_entries(store, range(4))
+            with closing(apsw.Connection(str(path))) as reader:
+                reader.execute("BEGIN; SELECT count(*) FROM events").fetchall()
+                stored += await append_entries(store, range(4, 12))
+                # After a deletion the WAL is to be emptied, which the reader prevents.
+                await append(store, deleted("s2"))
+                await store.drop_rows("s2")
+            disk.fail_syncs(1, only=path)
+            assert isinstance(store, sqlite.SqliteStore)
+            for _ in range(3):
+                store._writer.jobs.put(WAKE)
+            await store._do(lambda _: None)
+            cut = disk.after_power_cut(path, tmp_path / "no-power")
+        async with sqlite.open_store(cut) as store:
+            log = await whole_log(store)
+            assert [event for event in log if event.session_id == "s1"] == [
+                event for event in stored if event.session_id == "s1"
+            ]

@@ -322,7 +322,7 @@ class Commits:
         self._in_doubt = False
 
     def _copy_wal_again(self) -> None:
-        """Copy all of the WAL to the database, whatever SQLite counts as copied.
+        """Copy all of the WAL to the database, also the pages that SQLite counts as copied.
 
         Raises:
             apsw.Error: it failed, or another process has the log open.
@@ -366,6 +366,8 @@ class Commits:
         if self._background.is_busy and not is_too_long:
             return
         self._note_background()
+        if self._is_suspect:
+            return  # the next commit copies all of it; a checkpoint would only copy what SQLite counts
         if not self._must_truncate and self._wal_pages < self._checkpoint_at:
             return
         pages, unmoved = self._wal_size()

@@ -1,4 +1,4 @@
-"""What a group of batches becomes in the log: numbered events, and as few changed rows as possible."""
+"""Numbers the events of a group of batches, and merges its changes of rows, for one transaction."""
 
 from __future__ import annotations
 
