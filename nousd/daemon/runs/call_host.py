@@ -88,6 +88,10 @@ class LiveCallHost(ABC):
             self.decide(decided)
         await self._services.log.wait_room()
 
+    def commit_now(self) -> None:
+        """See ``CallHost.commit_now``."""
+        self._services.store.commit_now()
+
     async def wait_durable(self) -> None:
         """See ``CallHost.wait_durable``."""
         await self.last_handle.wait_committed()

@@ -84,6 +84,10 @@ class CallHost(Protocol):
         """
         ...
 
+    def commit_now(self) -> None:
+        """Commit the events logged before without delay: they will be waited for."""
+        ...
+
     async def wait_durable(self) -> None:
         """Return when all events logged before are durable.
 

@@ -293,6 +293,9 @@ class _Call:
     async def _run(self, admitted: AdmittedCall, context: ToolContext, output: _Output) -> None:
         self._args = admitted.args
         if admitted.tool.begins_early:
+            if not admitted.tool.is_read_only:
+                # While it prepares; it waits for the commit before its first effect.
+                self.host.commit_now()
             context = msgspec.structs.replace(context, wait_started=self.host.wait_durable)
         else:
             await self.host.wait_durable()

@@ -10,9 +10,10 @@ batch submitted before the loop learned of the failure must fail too. Each batch
 smaller one fail without being tried. The loop adopts the new epoch together with the failure.
 
 Followers. Some events are followed by others at once: a message of a run by the input of the next model
-call, the start of a message by its content, and the end of an answer by its first call or the end of its
-turn. Alone they would cost a commit, and the next batch, which a caller waits for, would wait for both
-commits. So a group that ends with such an event is held open for a moment, unless a caller waits for it.
+call, the start of a message by its content, the end of an answer by its first call or the end of its
+turn, and the start of a call that has no effect by its end. Alone they would cost a commit, and the next
+batch, which a caller waits for, would wait for both commits. So a group that ends with such an event is
+held open for a moment, unless a caller waits for it. Each follower may be followed in turn.
 
 A full disk. While the reserve is not in place, nothing new begins: a batch that does not close a run is
 refused unless the space for the reserve can be allocated again. So the first input for which there is
@@ -27,6 +28,7 @@ The thread does not know trio, callbacks, or the content of a transaction (``com
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from time import monotonic
@@ -41,7 +43,7 @@ from nousd.store.pending import Outcome
 from nousd.store.records import Batch
 from nousd.store.sqlite.commits import Commits
 from nousd.store.sqlite.reserve import Reserve
-from nousd.wire.events import EntryAppended, MessageEnd, MessageStart
+from nousd.wire.events import EntryAppended, MessageEnd, MessageStart, ToolCallStarted
 from nousd.wire.objects.entries import MessageEntry
 
 GROUP_EVENTS_MAX: Final = 4096
@@ -49,10 +51,13 @@ GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 """A group is closed once it exceeds one of these limits, so that its transaction, and the wait of the
 next batch, stay short. One batch is never split, however large."""
 
-_FOLLOWED: Final = frozenset((MessageStart, MessageEnd))
+_FOLLOWED: Final = frozenset((MessageStart, MessageEnd, ToolCallStarted))
 
 FOLLOWING_SECONDS_MAX: Final = 0.002
-"""How long a group is held open for followers: about the time of four commits on a fast disk."""
+"""How long a group is held open for the next follower: about the time of four commits on a fast disk."""
+
+HOLDING_SECONDS_MAX: Final = 0.01
+"""How long a group is held open in all."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -131,7 +136,7 @@ class Writer:
         """Wait for a job, and take the jobs queued behind it."""
         group: list[Job] = []
         events = size = 0
-        until = 0.0
+        until = math.inf
         job = self.jobs.get()
         while True:
             if isinstance(job, _Stop):
@@ -149,8 +154,9 @@ class Writer:
                 return group
             try:
                 if job.is_followed:
-                    until = until or monotonic() + FOLLOWING_SECONDS_MAX
-                    job = self.jobs.get(timeout=max(0.0, until - monotonic()))
+                    now = monotonic()
+                    until = min(until, now + HOLDING_SECONDS_MAX)
+                    job = self.jobs.get(timeout=max(0.0, min(FOLLOWING_SECONDS_MAX, until - now)))
                 else:
                     job = self.jobs.get_nowait()
             except Empty:
