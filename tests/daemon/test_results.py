@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from nousd.daemon.eventlog import hub
 from nousd.daemon.runs import results
+from nousd.store.memory.store import MemoryStore
+from nousd.store.records import EventFilter, StoredEvent
 from tests.daemon.scripted import ScriptedProvider, ScriptedTool, asks_for_tools, gives, says
 from tests.harness.daemon import memory_daemon
 
@@ -36,6 +39,43 @@ async def test_any_number_of_neighbouring_deltas_is_joined(tmp_path: Path) -> No
     assert result["output"] == "".join(words)
     assert result["status"] == "completed"
     assert "events_truncated" not in result
+
+
+async def test_the_result_of_a_run_longer_than_the_window_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "WINDOW_EVENTS_MAX", 8)
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    provider.answer(asks_for_tools(3), says("the end"))
+    tool.finish(*[gives() for _ in range(3)])
+    result = await result_of(tmp_path, provider, tool)
+    assert [event["type"] for event in result["events"]].count("tool_execution_end") == 3
+    assert (result["events"][0]["type"], result["output"]) == ("agent_start", "the end")
+
+
+async def test_the_result_of_a_run_in_the_window_is_not_read_from_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_of_runs: list[EventFilter] = []
+    events_after = MemoryStore.events_after
+
+    async def noted(
+        store: MemoryStore, after: int, event_filter: EventFilter, **bounds: Any
+    ) -> tuple[StoredEvent, ...]:
+        if event_filter.run_id is not None:
+            read_of_runs.append(event_filter)
+        return await events_after(store, after, event_filter, **bounds)
+
+    monkeypatch.setattr(MemoryStore, "events_after", noted)
+    provider = ScriptedProvider()
+    provider.answer(says("hello"))
+    async with memory_daemon(workdir=tmp_path, provider=provider) as daemon:
+        client = await daemon.connect()
+        result = await client.request("prompt", text="go", client_message_id="m")
+        assert result["output"] == "hello"
+        assert read_of_runs == []
+        assert await client.request("prompt", text="go", client_message_id="m") == result
+        assert read_of_runs
 
 
 async def test_deltas_of_different_tool_calls_are_not_joined(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import trio
 from msgspec import UNSET
@@ -26,8 +28,9 @@ from nousd.daemon.commands.run_requests import (
     refuse_second_run,
 )
 from nousd.daemon.eventlog.log import CommitHandle
+from nousd.daemon.eventlog.log_walk import for_each_event, for_each_published_event
 from nousd.daemon.replies import Deferred, Reply
-from nousd.daemon.runs.results import error_of, read_run_result
+from nousd.daemon.runs.results import ReadEvents, error_of, read_run_result
 from nousd.daemon.services import Services
 from nousd.daemon.sessions.history import fit_inputs
 from nousd.daemon.sessions.live_session import LiveSession
@@ -131,12 +134,16 @@ async def _result_of(services: Services, reply: Deferred | Accepted) -> Result:
         return _result_of_handled(accepted)
     assert isinstance(accepted.run_id, str)
     driver = services.runs.find(accepted.run_id)
-    if driver is not None:
+    read_events: ReadEvents
+    if driver is None:
+        read_events = partial(for_each_event, services.store)
+    else:
+        read_events = partial(for_each_published_event, services.hub, after=driver.begun_after)
         with trio.move_on_after(services.command_timeout_seconds) as timer:
             await driver.ended.wait()
         if timer.cancelled_caught:
             raise CommandTimedOut("command timed out", details={"run_id": accepted.run_id})
-    result = await read_run_result(services.store, accepted)
+    result = await read_run_result(read_events, accepted)
     if result.status == "running":
         raise SessionError("the run's end could not be written", details={"run_id": result.run_id})
     if result.status in ("error", "timeout"):

@@ -136,12 +136,16 @@ class Hub:
         return self._page_of_window(cursor, event_filter, line_of)
 
     async def events_after(
-        self, cursor: int, event_filter: EventFilter
+        self, cursor: int, event_filter: EventFilter, *, limit: int = PAGE_EVENTS
     ) -> tuple[Sequence[StoredEvent], int]:
-        """Return wanted events after ``cursor``, and the event number up to which they are complete."""
+        """Return wanted events after ``cursor``, and the event number up to which they are complete.
+
+        Args:
+            limit: maximum number of events.
+        """
         if cursor < self._window.start:
-            return await self._read_logged_events(cursor, event_filter)
-        events, until = self._window.after(cursor, PAGE_EVENTS)
+            return await self._read_logged_events(cursor, event_filter, limit)
+        events, until = self._window.after(cursor, limit)
         return select(events, event_filter), until
 
     def _page_of_window(
@@ -156,16 +160,16 @@ class Hub:
     async def _read_log(
         self, cursor: int, event_filter: EventFilter, line_of: LineOf
     ) -> tuple[bytes, int]:
-        events, until = await self._read_logged_events(cursor, event_filter)
+        events, until = await self._read_logged_events(cursor, event_filter, PAGE_EVENTS)
         return b"".join(map(line_of, events)), until
 
     async def _read_logged_events(
-        self, cursor: int, event_filter: EventFilter
+        self, cursor: int, event_filter: EventFilter, limit: int
     ) -> tuple[Sequence[StoredEvent], int]:
         # An event that is committed but not yet published is shown when it is published.
         until = min(self.head, cursor + STRETCH_EVENTS)
         events = await self._store.events_after(
-            cursor, event_filter, until=until, limit=PAGE_EVENTS, bytes_max=PAGE_BYTES
+            cursor, event_filter, until=until, limit=limit, bytes_max=PAGE_BYTES
         )
         return events, events[-1].seq if events else until
 

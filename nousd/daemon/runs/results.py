@@ -1,10 +1,11 @@
-"""The ``result`` of a waited-for run, read from the log.
+"""The ``result`` of a waited-for run, put together from its events.
 
 After the run's deltas were pruned, the result has the same texts with fewer event ids.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -25,11 +26,23 @@ from nousd.wire.responses.runs import FlatEvent
 _FLAT_FIELDS: Final = frozenset(FlatEvent.__struct_fields__) - {"type", "id", "ts", "turn"}
 
 
-async def read_run_result(store: Store, accepted: Accepted) -> Result:
-    """Return the result of a run, or of its work so far while it is active."""
+ReadEvents = Callable[[EventFilter, Callable[[StoredEvent], object]], Awaitable[None]]
+"""Calls its second argument with every event that the first one selects, in order."""
+
+
+async def read_run_result(read_events: ReadEvents, accepted: Accepted) -> Result:
+    """Return the result of a run, or of its work so far while it is active.
+
+    Args:
+        read_events: reads at least the events of the run.
+
+    Raises:
+        StoreError: the log could not be read.
+    """
     assert isinstance(accepted.run_id, str)
     assert isinstance(accepted.session_id, str)
-    while (summary := await _summarise_run(store, accepted.run_id, accepted.input_id)) is None:
+    run_id, prompt_id = accepted.run_id, accepted.input_id
+    while (summary := await _summarise_run(read_events, run_id, prompt_id)) is None:
         pass  # no run is pruned more often than it has deltas
     return Result(
         output=summary.output,
@@ -52,11 +65,13 @@ async def error_of(store: Store, run_id: str) -> events.Error | None:
     return decode_json(decode_event(found[-1].line).payload, type=events.Error)
 
 
-async def _summarise_run(store: Store, run_id: str, prompt_id: str | UnsetType) -> _Summary | None:
-    """Read a run page by page. Return None if a text came twice because the run was pruned meanwhile."""
+async def _summarise_run(
+    read_events: ReadEvents, run_id: str, prompt_id: str | UnsetType
+) -> _Summary | None:
+    """Read a run. Return None if a text came twice because the run was pruned meanwhile."""
     summary = _Summary(run_id, prompt_id)
     event_filter = EventFilter(run_id=run_id, types=frozenset(FROZEN_EVENTS) | {"queue_update"})
-    await for_each_event(store, event_filter, summary.add)
+    await read_events(event_filter, summary.add)
     summary.join_deltas()
     return None if summary.repeats else summary
 

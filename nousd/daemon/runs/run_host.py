@@ -82,6 +82,8 @@ class RunHost(DeliveringHost):
         super().__init__(live, services)
         self._others = others
         self.run_id = run_id
+        self.begun_after: Final = services.store.head
+        """A number below those of all events of the run."""
         self.runtime = runtime
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
