@@ -116,10 +116,8 @@ class WritablePlaces:
         self._kinds |= dict.fromkeys(plan["closed"], CLOSED)
         self._closed: list[bytes] = plan["closed"]
         self._git = frozenset(plan["git"])
-        self._names = {
-            _fold_case(folder): re.compile(pattern, re.IGNORECASE)
-            for folder, pattern in plan["names"]
-        }
+        # Compiled on first use: it takes milliseconds, and most commands make nothing in these folders.
+        self._names = {_fold_case(folder): pattern for folder, pattern in plan["names"]}
         self._closed_names = frozenset(map(_fold_case, self._closed))
         named = [folder for folder, _ in plan["names"]]
         self._parents = frozenset(_above([*self._closed, *(b"%s/x" % folder for folder in named)]))
@@ -198,7 +196,8 @@ class WritablePlaces:
         parent = _fold_case(entry.folder.path)
         names = self._names.get(parent)
         return not any(
-            f"{parent}/{name}" in self._closed_names or (names is not None and names.match(name))
+            f"{parent}/{name}" in self._closed_names
+            or (names is not None and re.match(names, name, re.IGNORECASE))
             for name in _spellings(entry.name)
         )
 

@@ -328,7 +328,7 @@ def _find_linked(paths: Iterable[str]) -> Iterator[File]:
 
 def _list_openable(root: Path, closed: _ClosedPaths) -> Iterator[tuple[str, bool]]:
     """Yield the paths at and below a path that can be opened, and whether each can be as a whole."""
-    if not lies_in_one_of(root, closed.paths):
+    if not closed.paths or not lies_in_one_of(root, closed.paths):
         yield from _list_openable_below(str(root), closed)
 
 
