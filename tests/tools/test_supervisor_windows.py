@@ -565,6 +565,21 @@ async def test_a_process_is_forked_ahead_for_the_next_command_and_holds_nothing_
         assert found == spare
 
 
+async def test_a_process_forked_ahead_has_memory_of_its_own_before_a_command_waits(
+    tmp_path: Path,
+) -> None:
+    assert await run("exit 0", tmp_path) == ProcessEnd()
+    spare = await spare_of(fork_server().pid)
+    kib = kib_of_memory(spare)
+    assert kib["Private_Dirty"] > kib["Anonymous"] / 4, "its memory is still the server's"
+
+
+def kib_of_memory(process: int) -> dict[str, int]:
+    """Return the kibibytes of each kind of memory."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]
+    return {name.rstrip(":"): int(kib) for name, kib, _ in map(str.split, lines)}
+
+
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 async def test_a_command_begins_though_the_process_forked_ahead_was_killed(
     tmp_path: Path, end: signal.Signals

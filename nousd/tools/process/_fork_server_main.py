@@ -10,8 +10,8 @@ reads it, so no key is ever in memory that later processes inherit. A forked pro
 descriptors but the socket for this, and never returns to the loop.
 
 After the first start, when there is nothing to do for a moment, the server forks the process for the
-next one, which then only has to be handed its job. This *spare* knows nothing of any command; it ends
-when the server does.
+next one, which then only has to be handed its job, and has memory of its own. This *spare* knows nothing
+of any command; it ends when the server does.
 
 The server is a *subreaper*: it becomes the parent of the processes of a killed supervisor, and kills all
 children that it has not forked. When the daemon has ended, the server ends too: at once if nothing runs,
@@ -165,20 +165,20 @@ class Server:
     def _fork_spare(self) -> None:
         self._lacks_spare = False
         with contextlib.suppress(OSError):  # the next start forks, or says why it cannot
-            self._spare = self._fork()
+            self._spare = self._fork(is_spare=True)
 
     def _drop_spare(self) -> None:
         if self._spare is not None:
             self._spare.close()
             self._spare = None
 
-    def _fork(self) -> Waiting:
+    def _fork(self, *, is_spare: bool = False) -> Waiting:
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as on_failure:
             on_failure.callback(ours.close)
             process = os.fork()
             if process == 0:
-                _begin(theirs)
+                _begin(theirs, is_spare=is_spare)
             self._grace_seconds[process] = 0.0
             waiting = Waiting(process, ours)
             on_failure.pop_all()
@@ -252,12 +252,14 @@ def _reap_child() -> tuple[int, int] | None:
 # --- in the forked process ---------------------------------------------------------------------
 
 
-def _begin(handover: socket.socket) -> NoReturn:
+def _begin(handover: socket.socket, *, is_spare: bool) -> NoReturn:
     """Wait for a job, carry it out, and exit."""
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         _close_all_but(handover.fileno())
+        if is_spare:
+            _copy_pages()
         descriptors = _receive_job(handover)
         if descriptors:
             # From here on a signal is for the command, which the supervisor ends.
@@ -285,6 +287,16 @@ def _run(job: supervisor.Job) -> None:
         supervisor.run(job)
     else:
         lone_process.run(job, *loaded)
+
+
+def _copy_pages() -> None:
+    """Write to the pages of memory that are shared with the server, so that the kernel copies them now:
+    while a command waited, that took longer than a search.
+    """
+    # Each object in the list counts one more reference, in its page.
+    gc.unfreeze()
+    gc.get_objects()
+    gc.freeze()
 
 
 def _close_all_but(kept: int) -> None:
