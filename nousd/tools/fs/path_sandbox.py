@@ -43,6 +43,7 @@ from typing import Final
 from nousd.errors import ConfigError, ToolError
 from nousd.tools.environment import filter_environment
 from nousd.tools.fs.hard_links import ClosedFiles
+from nousd.tools.fs.lexical_paths import lies_in_any
 from nousd.tools.fs.outside_paths import (
     KERNEL_PLACES,
     Parts,
@@ -53,6 +54,7 @@ from nousd.tools.fs.outside_paths import (
 )
 from nousd.tools.fs.path_errors import format_given, make_denied_error, make_outside_error
 from nousd.tools.fs.path_walk import Missing, PathWalk
+from nousd.tools.fs.real_paths import real_paths
 from nousd.tools.fs.resolved_path import ResolvedPath, Restrictions, WhyObeyed
 
 _VARIABLE: Final = re.compile(r"\$(?:(\w+)|\{(\w+)\})", re.ASCII)
@@ -91,8 +93,9 @@ class PathSandbox:
             raise ConfigError(f"workdir: {workdir} is not a directory")
         # The workspace may be named through a link; paths spelled that way are inside as well.
         self._roots = (self.workdir.parts, self.spelled.parts)
-        spellings = [spelling for path in hidden for spelling in (path.absolute(), path.resolve())]
-        if any(self.workdir.is_relative_to(spelling) for spelling in spellings):
+        absolute = [path.absolute() for path in hidden]
+        spellings = dict.fromkeys((*absolute, *map(Path, real_paths(absolute))))
+        if lies_in_any(self.workdir, spellings):
             raise ConfigError(f"workdir: {workdir} lies in the daemon's own state")
         self._hidden = {
             rest for spelling in spellings if (rest := self._inside(spelling.parts)) is not None
