@@ -108,7 +108,7 @@ def check_messages(request: ModelInput, body: Body) -> None:
         if block["type"] == "text"
     ]
     assert len(told) >= len(said)
-    assert all(text in told for text in said)
+    assert all(text in told for text in map(readable, said) if "\ufffd" not in text)
 
 
 # --- Responses: an output for each call, with its id ---------------------------------------------
@@ -183,14 +183,19 @@ def test_any_transcript_and_budget_give_a_valid_and_reproducible_request(
     encode, check = DIALECTS[dialect]
     context, frame, budget = case
     request = compile_input(context, frame, budget).request
-    body = encode(request)
-    check(request, body)
-    assert encode_body(body) == encode_body(encode(request))
-    told = list(all_texts(json.loads(encode_body(body))))
+    body = encode_body(encode(request))
+    check(request, json.loads(body))
+    assert encode_body(encode(request)) == body
+    told = list(all_texts(json.loads(body)))
     for kind in (UserMessage, AssistantMessage, ToolResultMessage):
         for text in texts_of(request, kind):
-            clean = text.encode(errors="surrogatepass").decode(errors="replace")
+            clean = readable(text)
             assert not clean.strip() or "\ufffd" in clean or clean in told
+
+
+def readable(text: str) -> str:
+    """Return a text as it is sent: without what is no character."""
+    return text.encode(errors="surrogatepass").decode(errors="replace")
 
 
 def all_texts(value: Any) -> Iterator[str]:

@@ -24,6 +24,7 @@ from nousd.machine.context.transcript import in_context
 from nousd.providers.anthropic.provider import AnthropicProvider
 from nousd.providers.encoding import conversations
 from nousd.providers.encoding.conversations import Conversations
+from nousd.providers.encoding.request_body import encode_items
 from nousd.providers.gemini.provider import GeminiProvider
 from nousd.providers.http.hosted import HostedProvider
 from nousd.providers.interface import Blobs
@@ -102,6 +103,29 @@ def test_a_session_that_goes_on_gives_the_bytes_of_one_that_is_compiled_anew(
         told = kept.call(compiled.request, BLOBS)
         anew = provider_of(dialect).call(compiled.request, BLOBS)
         assert (told.path, told.body, told.headers) == (anew.path, anew.body, anew.headers)
+        assert as_one_value(anew.body) == anew.body
+
+
+def as_one_value(body: bytes) -> bytes:
+    """Return a body as it is encoded in one step."""
+    return msgspec.json.encode(msgspec.json.decode(body))
+
+
+@pytest.mark.parametrize("dialect", PROVIDERS)
+def test_a_long_conversation_is_encoded_in_steps_into_the_same_bytes(
+    dialect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def noted(items: list[dict[str, Any]]) -> bytes:
+        sizes.append(len(items))
+        return encode_items(items)
+
+    monkeypatch.setattr(conversations, "encode_items", noted)
+    body = provider_of(dialect).call(ModelInput(messages=conversation(301), model="m"), BLOBS).body
+    assert as_one_value(body) == body
+    assert len(sizes) > 3
+    assert max(sizes) <= 64
 
 
 def same_stored_form(chain: Chain | None, request: ModelInput, closing: int) -> Chain:

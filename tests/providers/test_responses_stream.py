@@ -16,6 +16,7 @@ from nousd.machine.context.model_input import (
     UserMessage,
 )
 from nousd.providers.encoding import provider_state as kept_data
+from nousd.providers.encoding.request_body import encode_body
 from nousd.providers.http.answer_stream import AnswerStream
 from nousd.providers.interface import (
     NO_BLOBS,
@@ -284,7 +285,8 @@ def test_any_answer_is_sent_back_in_its_original_order(output: list[dict[str, An
     last = remembered(pieces)
     results = [ToolResultMessage(call.id, call.name, "ok", False) for call in last.tool_calls]
     messages: tuple[ModelMessage, ...] = (UserMessage("hi"), last, *results, UserMessage("go on"))
-    sent = responses_body(ModelInput(model="gpt-5", messages=messages), NO_BLOBS)["input"]
+    body = responses_body(ModelInput(model="gpt-5", messages=messages), NO_BLOBS)
+    sent = json.loads(encode_body(body))["input"]
     returned = [item for item in sent if item.get("role") != "user" and "output" not in item]
     while output and output[-1]["type"] == "reasoning":
         output = output[:-1]  # trailing reasoning is omitted

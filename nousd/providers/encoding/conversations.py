@@ -28,6 +28,10 @@ KEPT_BYTES_MAX: Final = 8 * 1024 * 1024
 
 _OPEN_ITEMS: Final = 8
 
+_ENCODED_TOGETHER: Final = 64
+"""Items that are encoded in one step, in which no other thread runs: all of a long conversation would
+take longer than a command of another session."""
+
 Item = dict[str, Any] | msgspec.Raw
 """A part of a request's list of messages: one message, or several that are already encoded."""
 
@@ -79,12 +83,12 @@ class Conversations:
             cached = _EMPTY
         tail = messages[cached.before.messages :]
         written = list(write(tail, cached.before))
-        items: list[Item] = [*cached.items, *(item for _, item in written)]
         if end := _count_settled(tail, written):
             cached = _extend_kept(cached, key, tail, written[:end], written[end][0])
+            written = written[end:]
         if cached.items:
             self._keep(messages, cached)
-        return items
+        return [*cached.items, *(item for _, item in written)]
 
     def _find(self, messages: Sequence[ModelMessage]) -> _KeptConversation:
         kept = self._kept.get(id(messages[0]), _EMPTY) if messages else _EMPTY
@@ -121,12 +125,16 @@ def _extend_kept(
 ) -> _KeptConversation:
     """Return the cached conversation with the settled items of the next ``count`` messages added."""
     new = tail[:count]
-    items = encode_items([item for _, item in settled])
+    items = [item for _, item in settled]
+    encoded = [
+        encode_items(items[start : start + _ENCODED_TOGETHER])
+        for start in range(0, len(items), _ENCODED_TOGETHER)
+    ]
     calls = sum(len(message.tool_calls) for message in new if type(message) is AssistantMessage)
     return _KeptConversation(
         key,
         (*cached.messages, *new),
         Before(cached.before.messages + count, cached.before.calls + calls),
-        [*cached.items, msgspec.Raw(items)],
-        cached.size + len(items),
+        [*cached.items, *map(msgspec.Raw, encoded)],
+        cached.size + sum(map(len, encoded)),
     )
