@@ -75,6 +75,7 @@ def test_an_input_is_restored_from_its_artifacts() -> None:
         request_of(),
         request_of(UserMessage("hé\ud800")),
         request_of(*conversation(5)),
+        request_of(*conversation(200), UserMessage("hé\ud800"), *conversation(101)),
     ):
         check(shelf, shelf.put(store_input(None, request)), request)
 

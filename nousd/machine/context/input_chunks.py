@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -36,6 +36,9 @@ _REST_FIELDS: Final = tuple(name for name in ModelInput.__struct_fields__ if nam
 _LATER_FIELDS: Final = frozenset({"tool_choice", "sampling"})
 """Fields added later: omitted where unset, so that hashes of older inputs stay the same."""
 
+
+_ENCODED_TOGETHER: Final = 64
+"""Messages that are encoded in one step, in which no other thread runs."""
 
 Json = bytes | memoryview
 """JSON text, copied as rarely as possible because a context may have megabytes."""
@@ -161,12 +164,12 @@ def _chars(chain: Chain | None, new: Sequence[ModelMessage]) -> int:
 def _encode_messages(messages: Sequence[ModelMessage]) -> Json:
     """Return the canonical JSON of messages, separated by commas.
 
-    For simple messages, one call of the encoder writes the same bytes.
+    For simple messages, the encoder writes the same bytes, many messages in one call.
     """
     parts: list[Json] = []
     for are_simple, neighbours in groupby(messages, _is_simple):
-        run = list(neighbours)
-        parts.append(_simple(run) if are_simple else _any(run))
+        while some := list(islice(neighbours, _ENCODED_TOGETHER)):
+            parts.append(_simple(some) if are_simple else _any(some))
     return parts[0] if len(parts) == 1 else b",".join(parts)
 
 
