@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 from trio.testing import wait_all_tasks_blocked
 
 from nousd.daemon.eventlog.log import CommitHandle
@@ -16,8 +17,16 @@ from nousd.providers.interface import Finished, Receive, ToolCallPiece
 from nousd.store.memory.store import MemoryStore
 from nousd.store.sqlite import store as sqlite
 from nousd.store.sqlite import writer
+from nousd.tools.interface import ToolContext, ToolResult
 from tests.daemon.hooks_bench import Bench, calls, open_bench
-from tests.daemon.scripted import Outcome, ScriptedProvider, ScriptedTool, gives, says
+from tests.daemon.scripted import (
+    Outcome,
+    ScriptedProvider,
+    ScriptedTool,
+    asks_for_tools,
+    gives,
+    says,
+)
 from tests.extensions.registering import Register, on
 from tests.harness.daemon import WAIT_SECONDS, Event, memory_daemon
 
@@ -133,11 +142,17 @@ async def test_from_the_models_last_byte_to_its_next_request_two_commits_are_wai
     assert counts[1] - counts[0] == expected
 
 
+def hold_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a group wait for ever for what follows it, as far as a test can tell."""
+    monkeypatch.setattr(writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    monkeypatch.setattr(writer, "HOLDING_SECONDS_MAX", 2 * WAIT_SECONDS)
+
+
 async def test_what_follows_at_once_is_committed_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A group that is held open although nothing follows would be held for ever.
-    monkeypatch.setattr(writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    hold_groups(monkeypatch)
     (tmp_path / "a.txt").write_text("x")
     ends: set[int] = set()
     async with (
@@ -147,10 +162,37 @@ async def test_what_follows_at_once_is_committed_together(
         store.after_commits(lambda: ends.add(store.head))
         run = await bench.run(calls("read", '{"path": "a.txt"}'), says("done"))
     last_of_commits = [event["type"] for event in run if number_of(event) in ends]
-    # The turn goes on with its input, an answer with its call or the end of the turn, a result with the
-    # next input.
+    # The turn goes on with its input, an answer with its call or the end of the turn, a call that only
+    # reads with its result, and that with the next input.
     assert "model_input" in last_of_commits
-    assert not {"message_end", "entry_appended"} & set(last_of_commits)
+    assert not {"message_end", "entry_appended", "tool_call_started"} & set(last_of_commits)
+
+
+async def test_the_start_of_a_call_with_effects_is_committed_while_the_tool_prepares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_groups(monkeypatch)
+    provider, tool = ScriptedProvider(), ScriptedTool()
+    is_started = trio.Event()
+
+    async def prepares(context: ToolContext) -> ToolResult:
+        with trio.fail_after(WAIT_SECONDS):
+            await is_started.wait()
+        await context.wait_started()
+        return ToolResult("worked")
+
+    async with sqlite.open_store(tmp_path / "log.db") as store:
+        tools = [msgspec.structs.replace(tool.tool, begins_early=True)]
+        async with memory_daemon(
+            workdir=tmp_path, provider=provider, tools=tools, store=store
+        ) as daemon:
+            client, events = await daemon.connect(), await daemon.watch(types="all")
+            provider.answer(asks_for_tools(), says("done"))
+            tool.finish(prepares)
+            await client.request("prompt", text="go", wait=False)
+            await events.until("tool_call_started")
+            is_started.set()
+            await events.run()
 
 
 def number_of(event: Event) -> int:

@@ -74,6 +74,17 @@ STARTED = events.MessageStart(
 ASKED = events.MessageEnd(session_id="s1", run_id="r1", turn_id="1", message_id="m0", text="go")
 
 
+CALL_STARTED = events.ToolCallStarted(
+    session_id="s1", run_id="r1", turn_id="1", tool_call_id="m1.0", attempt=1, tool_name="read"
+)
+
+
+def hold_groups(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """Let groups be held open so long for what follows them."""
+    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", seconds)
+    monkeypatch.setattr(_writer, "HOLDING_SECONDS_MAX", seconds)
+
+
 def said(*calls: ToolCall) -> events.EntryAppended:
     """Return the answer of a run's model, with calls."""
     answer = appended("m1", tool_calls=calls or UNSET)
@@ -82,13 +93,13 @@ def said(*calls: ToolCall) -> events.EntryAppended:
 
 @pytest.mark.parametrize(
     "followed",
-    [STARTED, ASKED, said(CALLED), said()],
-    ids=["content", "a model input", "calls", "the end of the turn"],
+    [STARTED, ASKED, said(CALLED), said(), CALL_STARTED],
+    ids=["content", "a model input", "calls", "the end of the turn", "the end of a call"],
 )
 async def test_a_batch_waits_for_the_one_that_follows_it_at_once(
     watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch, followed: events.Event
 ) -> None:
-    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", WAIT_SECONDS)
+    hold_groups(monkeypatch, WAIT_SECONDS)
     outcomes = Outcomes()
     await append(watched, created())
     watch.commits.clear()
@@ -105,7 +116,7 @@ async def test_a_batch_waits_for_the_one_that_follows_it_at_once(
 async def test_no_batch_waits_for_what_follows_it_once_somebody_waits_for_it(
     watched: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    hold_groups(monkeypatch, 2 * WAIT_SECONDS)
     outcomes = Outcomes()
     await append(watched, created())
     with trio.fail_after(WAIT_SECONDS):
@@ -125,7 +136,7 @@ async def test_no_batch_waits_for_what_follows_it_once_somebody_waits_for_it(
 async def test_a_message_of_a_client_waits_for_nothing(
     watched: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_writer, "FOLLOWING_SECONDS_MAX", 2 * WAIT_SECONDS)
+    hold_groups(monkeypatch, 2 * WAIT_SECONDS)
     outcomes = Outcomes()
     await append(watched, created())
     with trio.fail_after(WAIT_SECONDS):
@@ -142,6 +153,20 @@ async def test_a_batch_that_nothing_follows_after_all_is_committed(
     watched.submit(outcomes.batch("alone", [STARTED]))
     await watched.flush()
     assert outcomes.names == ["alone"]
+
+
+async def test_a_group_is_not_held_open_longer_although_each_batch_may_be_followed(
+    watched: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_groups(monkeypatch, 2 * WAIT_SECONDS)
+    monkeypatch.setattr(_writer, "HOLDING_SECONDS_MAX", 0.0)
+    outcomes = Outcomes()
+    await append(watched, created())
+    with trio.fail_after(WAIT_SECONDS):
+        for name in ("first", "second", "third"):
+            watched.submit(outcomes.batch(name, [STARTED]))
+        await watched.flush()
+    assert outcomes.names == ["first", "second", "third"]
 
 
 async def test_a_group_is_closed_when_it_has_enough_events(watched: Store, watch: Watch) -> None:

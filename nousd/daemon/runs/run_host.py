@@ -83,7 +83,7 @@ class RunHost(DeliveringHost):
         self._others = others
         self.run_id = run_id
         self.begun_after: Final = services.store.head
-        """A number below those of all events of the run."""
+        """The events of the run have greater numbers."""
         self.runtime = runtime
         self.tree = TaskTree(self, parent)
         self.tracker = LifecycleTracker(live.session_id, run_id)
