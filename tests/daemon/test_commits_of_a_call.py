@@ -176,8 +176,7 @@ async def test_the_start_of_a_call_with_effects_is_committed_while_the_tool_prep
     is_started = trio.Event()
 
     async def prepares(context: ToolContext) -> ToolResult:
-        with trio.fail_after(WAIT_SECONDS):
-            await is_started.wait()
+        await is_started.wait()
         await context.wait_started()
         return ToolResult("worked")
 
@@ -190,7 +189,8 @@ async def test_the_start_of_a_call_with_effects_is_committed_while_the_tool_prep
             provider.answer(asks_for_tools(), says("done"))
             tool.finish(prepares)
             await client.request("prompt", text="go", wait=False)
-            await events.until("tool_call_started")
+            with trio.fail_after(WAIT_SECONDS):
+                await events.until("tool_call_started")
             is_started.set()
             await events.run()
 
