@@ -136,6 +136,22 @@ async def test_a_pending_approval_is_denied_with_a_reason_when_the_override_expi
         assert error["message"] == "already_decided"
 
 
+async def test_a_pending_approval_is_not_carried_over_into_the_override_after_an_expired_one(
+    folders: Folders, autojump_clock: MockClock
+) -> None:
+    clock = WallClock()
+    async with overriding(folders, clock=clock) as bench:
+        session = await bench.session()
+        await bench.override(session)
+        request = await bench.asked(session, folders.outside / "name.txt")
+        clock.ahead = 3600.0
+        await bench.override(session)
+        assert (await bench.end_of(request["tool_call_id"])).is_error
+        decision = await bench.decision(request["tool_call_id"])
+        assert (decision["approved"], decision["by"]) == (False, "policy")
+        assert decision["reason"] == "the override of the workspace has expired"
+
+
 async def test_an_approval_after_the_expiry_time_is_refused(
     folders: Folders, autojump_clock: MockClock
 ) -> None:
