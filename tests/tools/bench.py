@@ -191,13 +191,20 @@ def supervising(
         "limits": (is_holder, 0, 0, 0),
         "control": control.fileno(),
         "asks_on": -1,
-        "places": [],
+        "places": [[0], [1], [2], [control.fileno()]],
     }
     code = f"""
-from nousd.tools.process import supervisor_process as supervisor
+import marshal, os
+from nousd.tools.process import first_process, supervisor_process as supervisor
+from nousd.tools.process.jobs import ReceivedJob
 from nousd.wire.objects.field_types import OutputKind
 {changes}
-supervisor.run({job})
+job = {job}
+file = os.memfd_create("job")
+os.write(file, marshal.dumps(job))
+first = first_process.FirstProcess(is_ahead=False)
+first.take(ReceivedJob(job, [file, 0, 1, 2, {control.fileno()}]))
+supervisor.run(job, first)
 """
     return [sys.executable, "-c", code]
 

@@ -12,7 +12,6 @@ from nousd.tools.process.supervisor import run_supervised
 from tests.harness.daemon import WAIT_SECONDS
 
 FORK_SERVER = "nousd.tools.process._fork_server_main"
-LONE_PROCESS = "nousd.tools.process.lone_process"
 
 
 def test_the_list_of_programs_is_complete() -> None:
@@ -35,5 +34,5 @@ async def test_a_program_of_ours_is_called_where_it_is_loaded(tmp_path: Path, mo
         timeout_seconds=WAIT_SECONDS,
     )
     # The traceback begins where the process was forked, and not where an interpreter started.
-    caller = LONE_PROCESS if module in LONE_PROGRAMS else FORK_SERVER
-    assert f"/{caller.rpartition('.')[2]}.py".encode() in b"".join(said)
+    caller = b"/lone_process.py" if module in LONE_PROGRAMS else b"/first_process.py"
+    assert caller in b"".join(said)

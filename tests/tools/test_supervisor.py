@@ -15,8 +15,8 @@ from trio.testing import MockClock
 
 from nousd.errors import StoreFull
 from nousd.tools.interface import WaitStarted
+from nousd.tools.process.first_process import OPEN_FILES_DEFAULT
 from nousd.tools.process.supervisor import ProcessEnd, run_supervised
-from nousd.tools.process.supervisor_process import OPEN_FILES_DEFAULT
 from tests.harness.daemon import WAIT_SECONDS
 from tests.tools.bench import FAMILY, REPOSITORY, Lifeline, another_daemon, supervising
 

@@ -50,11 +50,11 @@ ENV = {"PATH": os.environ["PATH"]}
 # Waits for the first signal between the fork and the program.
 LATE = """
 import signal
-become = supervisor._become
+become = first_process.become_program
 def late(*args):
-    signal.pause()
-    become(*args)
-supervisor._become = late
+    signal.sigwait({signal.SIGTERM})
+    return become(*args)
+first_process.become_program = late
 """
 
 # Takes a TERM for the moment to begin the command, as late as that.
@@ -544,7 +544,11 @@ async def spare_of(server: int | None) -> int:
 
 
 def is_waiting_for_a_job(process: int) -> bool:
-    return len(descriptors_of(process)) == 1 and state(process) == "S"
+    first = children(process)
+    return len(first) == 1 and all(
+        len(descriptors_of(each)) == count and state(each) == "S"
+        for each, count in ((process, 2), (first[0], 1))
+    )
 
 
 def descriptors_of(process: int) -> list[str]:
@@ -554,15 +558,18 @@ def descriptors_of(process: int) -> list[str]:
         return []
 
 
-async def test_a_process_is_forked_ahead_for_the_next_command_and_holds_nothing_but_its_socket(
+async def test_two_processes_are_forked_ahead_for_the_next_command_and_hold_only_their_sockets(
     tmp_path: Path,
 ) -> None:
     assert await run("exit 0", tmp_path) == ProcessEnd()
     spare = await spare_of(fork_server().pid)
-    (only,) = descriptors_of(spare)
-    assert only.startswith("socket:")
+    (first,) = children(spare)
+    held = [*descriptors_of(spare), *descriptors_of(first)]
+    assert len(held) == len(set(held)) == 3
+    assert all(each.startswith("socket:") for each in held)
     async with commanded(unconfined("sleep 1000"), tmp_path) as (_, found):
         assert found == spare
+        assert children(found) == [first]
 
 
 async def test_a_process_forked_ahead_has_memory_of_its_own_before_a_command_waits(
@@ -570,8 +577,9 @@ async def test_a_process_forked_ahead_has_memory_of_its_own_before_a_command_wai
 ) -> None:
     assert await run("exit 0", tmp_path) == ProcessEnd()
     spare = await spare_of(fork_server().pid)
-    kib = kib_of_memory(spare)
-    assert kib["Private_Dirty"] > kib["Anonymous"] / 4, "its memory is still the server's"
+    for process in (spare, *children(spare)):
+        kib = kib_of_memory(process)
+        assert kib["Private_Dirty"] > kib["Anonymous"] / 4, "its memory is still the server's"
 
 
 def kib_of_memory(process: int) -> dict[str, int]:
@@ -581,14 +589,16 @@ def kib_of_memory(process: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_command_begins_though_the_process_forked_ahead_was_killed(
-    tmp_path: Path, end: signal.Signals
+@pytest.mark.parametrize("killed", ["the supervisor", "the first process"])
+async def test_a_command_begins_though_a_process_forked_ahead_was_killed(
+    tmp_path: Path, end: signal.Signals, killed: str
 ) -> None:
     assert await run("exit 0", tmp_path) == ProcessEnd()
     server = fork_server().pid
     spare = await spare_of(server)
-    os.kill(spare, end)
-    await gone(spare)
+    first = children(spare)
+    os.kill(spare if killed == "the supervisor" else first[0], end)
+    await gone(*first, *([spare] if killed == "the supervisor" else []))
     assert await run("exit 5", tmp_path) == ProcessEnd(code=5)
     assert fork_server().pid == server
 
@@ -623,13 +633,14 @@ async def test_a_job_that_the_process_forked_ahead_did_not_live_to_read_begins_o
 
 
 @pytest.mark.parametrize("killed", ["the daemon", "the fork server"])
-async def test_the_process_forked_ahead_ends_with(killed: str, tmp_path: Path) -> None:
-    spares = []
+async def test_the_processes_forked_ahead_end_with(killed: str, tmp_path: Path) -> None:
+    spares: list[int] = []
 
     async def main() -> None:
         await run("exit 0", tmp_path)
         server = fork_server().pid
-        spares.append(await spare_of(server))
+        spare = await spare_of(server)
+        spares.extend((spare, *children(spare)))
         if killed == "the fork server":
             assert server is not None
             os.kill(server, signal.SIGKILL)

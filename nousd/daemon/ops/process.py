@@ -6,7 +6,7 @@ that it does not use. Other C libraries have no ``mallopt``, and their settings 
 
 The usual soft limit of 1,024 descriptors is below the sum of the bounds on connections: many HTTP
 readers would use up the descriptors that the sockets and the log need. Programs that tools start get
-their own limit (``tools/process/supervisor_process``), because programs that use ``select`` cannot
+their own limit (``tools/process/first_process``), because programs that use ``select`` cannot
 handle more.
 """
 

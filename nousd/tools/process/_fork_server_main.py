@@ -7,11 +7,12 @@ be forked. The other end, and the reasons for this design, are in ``nousd.tools.
 
 The server has one thread and never reads a job: it hands the descriptors on to the forked process, which
 reads it, so no key is ever in memory that later processes inherit. A forked process first closes all
-descriptors but the socket for this, and never returns to the loop.
+descriptors but the socket for this (``jobs``), and never returns to the loop.
 
 After the first start, when there is nothing to do for a moment, the server forks the process for the
-next one, which then only has to be handed its job, and has memory of its own. This *spare* knows nothing
-of any command; it ends when the server does.
+next one, which then only has to be handed its job. It has memory of its own, and has already forked the
+process that becomes a command (``first_process``). This *spare* knows nothing of any command; it ends
+when the server does.
 
 The server is a *subreaper*: it becomes the parent of the processes of a killed supervisor, and kills all
 children that it has not forked. When the daemon has ended, the server ends too: at once if nothing runs,
@@ -25,9 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import gc
-import marshal
 import os
 import select
 import signal
@@ -43,10 +42,17 @@ sys.path.append(os.path.abspath(f"{__file__}/../../../.."))  # noqa: PTH100
 from nousd.tools.own_program import find_loaded_program, is_lone_program, load_programs
 from nousd.tools.process import lone_process
 from nousd.tools.process import supervisor_process as supervisor
+from nousd.tools.process.first_process import FirstProcess
+from nousd.tools.process.jobs import (
+    DESCRIPTORS_MAX,
+    SIGNALS,
+    ReceivedJob,
+    close_all_but,
+    copy_pages,
+    end_process,
+    receive_job,
+)
 from nousd.tools.process.process_table import descendants
-
-DESCRIPTORS_MAX = 64
-"""Maximum descriptors with one message."""
 
 LINGER_SECONDS = 2 * supervisor.KILLING_SECONDS_MAX
 """How long supervisors may take after the daemon's death, in addition to the grace period."""
@@ -254,89 +260,46 @@ def _reap_child() -> tuple[int, int] | None:
 
 def _begin(handover: socket.socket, *, is_spare: bool) -> NoReturn:
     """Wait for a job, carry it out, and exit."""
-    code = 1
-    try:
+
+    def main() -> None:
         signal.set_wakeup_fd(-1)
-        _close_all_but(handover.fileno())
+        close_all_but(handover.fileno())
+        first = None
         if is_spare:
-            _copy_pages()
-        descriptors = _receive_job(handover)
-        if descriptors:
+            with contextlib.suppress(OSError):  # it is forked when there is a command
+                first = FirstProcess(is_ahead=True)
+            copy_pages()
+        with handover:
+            received = receive_job(handover)
+        if received is not None:
             # From here on a signal is for the command, which the supervisor ends.
-            signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.SIGNALS)
-            job = _read(descriptors[0])
-            _place(descriptors[1:], job["places"])
-            _run(job)
-        code = 0
-    except SystemExit as exit:  # raised by a program that was loaded beforehand
-        code = int(exit.code or 0)
-    finally:
-        # No exit handler or cleanup of the server may run here.
-        if sys.exc_info()[1] is not None:
-            sys.excepthook(*sys.exc_info())
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(code)
+            signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            _run(received, first)
+        elif first is not None:
+            first.dismiss()
+
+    end_process(main)
 
 
-def _run(job: supervisor.Job) -> None:
-    """Run a program in this process if it needs no supervisor, else below one."""
-    loaded = find_loaded_program(job["argv"]) if is_lone_program(job["argv"]) else None
-    if loaded is None:
-        supervisor.run(job)
-    else:
-        lone_process.run(job, *loaded)
+def _run(received: ReceivedJob, first: FirstProcess | None) -> None:
+    """Run a program in this process if it needs no supervisor, else below one.
 
-
-def _copy_pages() -> None:
-    """Write to the pages of memory that are shared with the server, so that the kernel copies them now:
-    while a command waited, that took longer than a search.
+    Args:
+        first: a process that was forked ahead, if there is one.
     """
-    # Each object in the list counts one more reference, in its page.
-    gc.unfreeze()
-    gc.get_objects()
-    gc.freeze()
-
-
-def _close_all_but(kept: int) -> None:
-    os.closerange(0, kept)
-    os.closerange(kept + 1, os.sysconf("SC_OPEN_MAX"))
-
-
-def _receive_job(handover: socket.socket) -> list[int]:
-    """Wait for the descriptors of a job; return none if the server has no job or is gone."""
-    with handover:
-        try:
-            _, descriptors, _, _ = socket.recv_fds(
-                handover, 1, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
-            )
-        except ConnectionError:
-            return []
-    return descriptors
-
-
-def _read(descriptor: int) -> supervisor.Job:
-    data = os.read(descriptor, os.fstat(descriptor).st_size)
-    os.close(descriptor)
-    job: supervisor.Job = marshal.loads(data)  # noqa: S302 - from our own daemon
-    return job
-
-
-def _move_descriptor(descriptor: int, minimum: int) -> int:
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, minimum)
-    os.close(descriptor)
-    return moved
-
-
-def _place(descriptors: Sequence[int], places: Sequence[Sequence[int]]) -> None:
-    """Give each descriptor the numbers that the job states, and no other."""
-    first_free = 1 + max(number for numbers in places for number in numbers)
-    moved = [_move_descriptor(descriptor, first_free) for descriptor in descriptors]
-    for descriptor, numbers in zip(moved, places, strict=True):
-        for number in numbers:
-            os.dup2(descriptor, number)
-        os.close(descriptor)
+    job = received.job
+    loaded = find_loaded_program(job["argv"]) if is_lone_program(job["argv"]) else None
+    if loaded is not None:
+        if first is not None:
+            first.waits_on.close()
+        received.place()
+        lone_process.run(job, *loaded)
+        return
+    if first is None or not first.take(received):
+        first = FirstProcess(is_ahead=False)
+        first.take(received)
+    received.place()
+    supervisor.run(job, first)
 
 
 if __name__ == "__main__":

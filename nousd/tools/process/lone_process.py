@@ -18,11 +18,11 @@ import os
 import select
 import signal
 import socket
-import sys
 from typing import NoReturn
 
 from nousd.tools.own_program import Main
-from nousd.tools.process.supervisor_process import SIGNALS, Job, expect_few_files, say
+from nousd.tools.process.first_process import expect_few_files
+from nousd.tools.process.jobs import SIGNALS, Job, end_process, say
 
 
 def run(job: Job, main: Main, arguments: list[str]) -> None:
@@ -65,16 +65,11 @@ def _become_program(environment: dict[str, str]) -> None:
 
 def _call(main: Main, arguments: list[str], control: socket.socket) -> NoReturn:
     """Call the program, report its exit code when all that it has printed is in its pipes, and exit."""
-    code = 1
-    try:
-        code = main(arguments) or 0
-    except SystemExit as exit:
-        code = int(exit.code or 0)
-    finally:
-        if sys.exc_info()[1] is not None:
-            sys.excepthook(*sys.exc_info())
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
+
+    def tell_end(code: int) -> int:
         say(control, f"exited {code}")
-        os._exit(0)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(-1, 0)  # the first process that no command has needed
+        return 0
+
+    end_process(lambda: main(arguments), tell_end)

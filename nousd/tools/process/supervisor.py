@@ -1,7 +1,8 @@
 """Runs a command so that none of its processes outlives the call or the daemon.
 
 Each command has a supervisor process (``supervisor_process``) between the daemon and itself, and the
-fork server stands between the daemon and all supervisors. Supervisors and server are *subreapers*: all
+fork server stands between the daemon and all supervisors. Below a supervisor, a forked process waits to
+become the command (``first_process``). Supervisors and server are *subreapers*: all
 processes that the command starts stay below them, even after a double fork and ``setsid``. The
 supervisor ends them all, with SIGTERM and after a grace period with SIGKILL, when
 
@@ -26,10 +27,9 @@ fail; each has a test in ``tests/tools/test_supervisor_windows.py``:
 
 - The daemon dies while the supervisor starts: the supervisor waits for a byte from the daemon before it
   lets its forked process go on, and that process ends when the supervisor does.
-- The daemon dies after that, but before the forked process has become the command. The handler
-  inherited from the supervisor would swallow SIGTERM, and the command would begin and run for the grace
-  period without having received it. A pipe that the exec closes tells the two apart; before the exec,
-  SIGKILL is sent.
+- The daemon dies after that, but before the forked process has become the command. Then the process
+  needs no grace period, in which the command could begin. A socket that the exec closes tells the two
+  apart; before the exec, SIGKILL is sent.
 - A sandbox is still being prepared: ``_bubblewrap_main`` and bubblewrap do not get SIGTERM, so that the
   command can use its grace period, and the first process of a PID namespace ignores it. They would go on
   to begin the command. While no process runs below that first one, SIGKILL is sent.
@@ -87,7 +87,7 @@ from nousd.tools.process.fork_server import REPLY_SECONDS_MAX, Forked, fork_serv
 from nousd.tools.sandbox.interface import SandboxedProcess
 
 if TYPE_CHECKING:
-    from nousd.tools.process.supervisor_process import Job
+    from nousd.tools.process.jobs import Job
 
 GRACE_SECONDS: Final = 0.5
 """Time between SIGTERM and SIGKILL."""

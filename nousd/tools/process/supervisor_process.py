@@ -1,7 +1,8 @@
 """The supervisor of one command, which lets none of its processes survive.
 
 It runs in a process that the fork server forks for it (``_fork_server_main``), with the input and output
-of the command. It has one thread, and for some sandboxes a second one, see ``_decide_calls``. See
+of the command, whose first process waits below it (``first_process``). It has one thread, and for some
+sandboxes a second one, see ``_decide_calls``. See
 ``nousd.tools.process.supervisor`` for the whole design. Standard library only, like all modules that the
 fork server loads.
 
@@ -16,31 +17,23 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import ctypes
 import os
 import resource
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Collection
-from typing import TypedDict
 
-from nousd.tools.own_program import find_loaded_program
 from nousd.tools.process.call_decider import decide_calls
-from nousd.tools.process.process_table import children_of, count_tasks, descendants, own_bytes
+from nousd.tools.process.first_process import FirstProcess, Limits, prctl
+from nousd.tools.process.jobs import SIGNALS, Job, say
+from nousd.tools.process.process_table import children_of, descendants, own_bytes
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 KILLING_SECONDS_MAX = 2.0
 """How long processes may take to die of SIGKILL; some are stuck in the kernel, or cannot be killed."""
-
-OPEN_FILES_DEFAULT = 1024
-"""Files that a program may have open unless it raises the limit; the usual default of systems."""
-
-OPEN_FILES_MAX = 65_536
 
 COUNTING_SECONDS = 0.05
 """Time between two checks of the resources that a command uses. In between it can exceed the number of
@@ -52,65 +45,13 @@ COUNTING_SHARE_MAX = 0.05
 HOLDER_SECONDS = 0.05
 """How long to wait, after a holder has ended, for the kernel to end the processes that it held."""
 
-# Loaded here, so that the fork server does it once for all supervisors.
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
-
-class Limits:
-    """The resource limits of the command; zero means no limit.
+def run(job: Job, first: FirstProcess) -> None:
+    """Run the command to its end.
 
     Args:
-        is_holder: whether its first process only holds the sandbox in which the others run.
-        memory_bytes: writable memory of one process.
-        processes: simultaneous processes, including threads.
-        file_bytes: size of one file.
+        first: its first process, which has the same job.
     """
-
-    def __init__(self, is_holder: int, memory_bytes: int, processes: int, file_bytes: int) -> None:
-        self.is_holder = bool(is_holder)
-        self.memory_bytes = memory_bytes
-        self.processes = processes
-        self.file_bytes = file_bytes
-
-    @property
-    def any(self) -> bool:
-        return bool(self.memory_bytes or self.processes or self.file_bytes)
-
-
-class Job(TypedDict):
-    """The instructions for a supervisor.
-
-    Args:
-        argv: the absolute path of the program, and its arguments.
-        cwd: its working directory.
-        environment: its whole environment.
-        grace_seconds: the time between SIGTERM and SIGKILL.
-        limits: the arguments of ``Limits``.
-        control: the descriptor of the socket to the daemon.
-        asks_on: the descriptor of the socket over which a sandbox sends the listener for the system
-            calls that it leaves to the supervisor, see ``call_decider``; -1 if there is none.
-        places: for each further descriptor of the message, its numbers in this process.
-    """
-
-    argv: list[str]
-    cwd: str
-    environment: dict[str, str]
-    grace_seconds: float
-    limits: tuple[int, int, int, int]
-    control: int
-    asks_on: int
-    places: list[list[int]]
-
-
-_PERMIT = b"\n"
-"""The byte that lets the command's first process go on."""
-
-SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""The signals that a supervisor handles. They are blocked from its job until its handlers are set."""
-
-
-def run(job: Job) -> None:
-    """Run the command to its end."""
     control = socket.socket(fileno=job["control"])
     control.set_inheritable(False)
     os.setsid()
@@ -122,25 +63,20 @@ def run(job: Job) -> None:
         os.chdir(job["cwd"])
     except OSError as error:
         say(control, f"failed {error.errno}")
+        first.dismiss()
         return
     limits = Limits(*job["limits"])
     if job["asks_on"] >= 0:
         os.set_inheritable(job["asks_on"], False)
-    # Forked before the daemon permits the command, because it waits for that longer than forking takes.
-    child, started, permit = _fork_first_process(job["argv"], job["environment"], control, limits)
     if not _may_begin(control, wake):
-        os.close(permit)
-        os.waitpid(child, 0)
+        first.dismiss()
         say(control, f"exited {-signal.SIGTERM}")
         return
-    try:
-        os.write(permit, _PERMIT)
-    except BrokenPipeError:
+    if not first.permit():
         return  # it was killed before it had an effect; without a line from us the daemon tries again
-    os.close(permit)
     if job["asks_on"] >= 0:
         _decide_calls(job["asks_on"])
-    command = Command(child, wake, limits, started)
+    command = Command(first.id, wake, limits, first.waits_on.fileno())
     exceeded = command.wait_until_over_or(control)
     if exceeded is not None:
         say(control, f"exceeded {exceeded}")
@@ -152,12 +88,7 @@ def run(job: Job) -> None:
 
 def become_subreaper() -> None:
     """Make the kernel reparent orphaned descendants to this process."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def _prctl(option: int, value: int) -> None:
-    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl")
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def wake_on_signals(numbers: Collection[signal.Signals]) -> int:
@@ -184,105 +115,16 @@ def _may_begin(control: socket.socket, wake: int) -> bool:
             return bool(control.recv(1))
 
 
-def _fork_first_process(
-    program: list[str], environment: dict[str, str], control: socket.socket, limits: Limits
-) -> tuple[int, int, int]:
-    """Fork the command's first process; return its id, a pipe that ends at its exec, and the pipe that
-    it waits for: it becomes the command after one byte, and ends at end of file.
-    """
-    supervisor = os.getpid()
-    started, starts = os.pipe()
-    permitted, permit = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(permit)
-            if not os.read(permitted, 1):
-                os._exit(0)
-            # Sent by the child before the program begins, since that may kill its supervisor at once.
-            say(control, f"started {os.getpid()}")
-            _become(program, environment, supervisor, limits)
-        except OSError as error:
-            os.write(2, f"{program[0]}: {error.strerror}\n".encode())
-            os._exit(127)
-    os.close(starts)
-    os.close(permitted)
-    return child, started, permit
-
-
-def _become(
-    program: list[str], environment: dict[str, str], supervisor: int, limits: Limits
-) -> None:
-    os.setsid()
-    # Correct because the supervisor forks in its main thread: the signal is tied to the forking thread.
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != supervisor:
-        return
-    # Python ignores these two signals; a command expects to be killed by them.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    expect_few_files()
-    _limit(limits)
-    loaded = find_loaded_program(program)
-    if loaded is None:
-        os.execve(program[0], program, environment)  # noqa: S606
-    os.environ.update(environment)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    main, arguments = loaded
-    sys.exit(main(arguments))
-
-
-def expect_few_files() -> None:
-    """Lower the limit that the daemon has raised for its many clients, because a program may use
-    ``select``. The program can raise it again.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft > OPEN_FILES_DEFAULT:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES_DEFAULT, hard))
-
-
-def _limit(limits: Limits) -> None:
-    """Set the limits that the kernel enforces for each process."""
-    if not limits.any:
-        return
-    _lower(resource.RLIMIT_CORE, 0)
-    _lower(resource.RLIMIT_NOFILE, OPEN_FILES_MAX)
-    if limits.memory_bytes:
-        # Not RLIMIT_AS: many programs reserve far more addresses than they ever use.
-        _lower(resource.RLIMIT_DATA, limits.memory_bytes)
-    if limits.file_bytes:
-        _lower(resource.RLIMIT_FSIZE, limits.file_bytes)
-    if limits.processes and os.getuid() != 0:
-        # The kernel counts the processes of a user, and never those of root. Other programs of the user
-        # start some as well.
-        _lower(resource.RLIMIT_NPROC, count_tasks(os.getuid()) + 2 * limits.processes)
-
-
-def _lower(kind: int, value: int) -> None:
-    soft, hard = resource.getrlimit(kind)
-    hard = value if hard == resource.RLIM_INFINITY else min(hard, value)
-    soft = hard if soft == resource.RLIM_INFINITY else min(hard, soft)
-    resource.setrlimit(kind, (soft, hard))
-
-
 def _decide_calls(receiver: int) -> None:
     """Start the thread that decides system calls of the command."""
     _thread.start_new_thread(decide_calls, (socket.socket(fileno=receiver),))
-
-
-def say(control: socket.socket, line: str) -> None:
-    # The daemon may be gone, and no other error may end the supervisor either.
-    with contextlib.suppress(OSError):
-        control.sendall(line.encode() + b"\n", socket.MSG_NOSIGNAL)
 
 
 class Command:
     """The command's first process and all its descendants.
 
     Args:
-        started: a pipe that ends when the first process has become the program; -1 if it has already.
+        started: a socket that ends when the first process has become the program; -1 if it has already.
     """
 
     def __init__(self, child: int, wake: int, limits: Limits, started: int = -1) -> None:
