@@ -106,7 +106,7 @@ class FirstProcess:
         return True
 
     def dismiss(self) -> None:
-        """Let it end without an effect, and wait for that unless it has become the program."""
+        """Let it end without an effect, and wait for that. It must not have been permitted."""
         self.waits_on.close()
         os.waitpid(self.id, 0)
 
