@@ -132,7 +132,7 @@ def end_process(
     finally:
         if sys.exc_info()[1] is not None:
             sys.excepthook(*sys.exc_info())
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(OSError, ValueError):  # the other end, or the descriptor, is gone
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(tell_end(code))
