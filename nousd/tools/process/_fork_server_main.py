@@ -10,9 +10,9 @@ reads it, so no key is ever in memory that later processes inherit. A forked pro
 descriptors but the socket for this (``jobs``), and never returns to the loop.
 
 After the first start, when there is nothing to do for a moment, the server forks the process for the
-next one, which then only has to be handed its job. It has memory of its own, and has already forked the
-process that becomes a command (``first_process``). This *spare* knows nothing of any command; it ends
-when the server does.
+next one, which then only has to be handed its job. If none comes for a while, it forks the process that
+becomes a command (``first_process``), and both get memory of their own. This *spare* knows nothing of
+any command; it ends when the server does.
 
 The server is a *subreaper*: it becomes the parent of the processes of a killed supervisor, and kills all
 children that it has not forked. When the daemon has ended, the server ends too: at once if nothing runs,
@@ -62,6 +62,11 @@ _LOOK_SECONDS = 0.01
 _SPARE_AFTER_MS = 20
 """How long the server waits before it forks a spare, so as not to take time from the command that has
 just been started or has just ended."""
+
+
+_PREPARES_AFTER_SECONDS = 0.1
+"""How long a spare waits before it prepares further. That takes as long as a short command: it would
+slow down commands that follow each other at once, as they never do while a model thinks."""
 
 
 def main(arguments: list[str]) -> None:
@@ -265,7 +270,7 @@ def _begin(handover: socket.socket, *, is_spare: bool) -> NoReturn:
         signal.set_wakeup_fd(-1)
         close_all_but(handover.fileno())
         first = None
-        if is_spare:
+        if is_spare and not select.select([handover], [], [], _PREPARES_AFTER_SECONDS)[0]:
             with contextlib.suppress(OSError):  # it is forked when there is a command
                 first = FirstProcess(is_ahead=True)
             copy_pages()
