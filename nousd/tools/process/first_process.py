@@ -165,14 +165,7 @@ def become_program(program: list[str], environment: dict[str, str], limits: Limi
         OSError: it cannot be executed.
     """
     os.setsid()
-    # Python ignores these two signals; a command expects to be killed by them.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-    signal.set_wakeup_fd(-1)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-    expect_few_files()
+    behave_as_new()
     _limit(limits)
     loaded = find_loaded_program(program)
     if loaded is None:
@@ -188,7 +181,17 @@ def prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def expect_few_files() -> None:
+def behave_as_new() -> None:
+    """Give a forked process the signals and the limit of files that a new program expects."""
+    signal.set_wakeup_fd(-1)
+    # Python ignores SIGPIPE and SIGXFSZ; a command expects to be killed by them.
+    for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    _expect_few_files()
+
+
+def _expect_few_files() -> None:
     """Lower the limit that the daemon has raised for its many clients, because a program may use
     ``select``. The program can raise it again.
     """

@@ -21,8 +21,8 @@ import socket
 from typing import NoReturn
 
 from nousd.tools.own_program import Main
-from nousd.tools.process.first_process import expect_few_files
-from nousd.tools.process.jobs import SIGNALS, Job, end_process, say
+from nousd.tools.process.first_process import behave_as_new
+from nousd.tools.process.jobs import Job, end_process, say
 
 
 def run(job: Job, main: Main, arguments: list[str]) -> None:
@@ -38,7 +38,8 @@ def run(job: Job, main: Main, arguments: list[str]) -> None:
     if not control.recv(1):
         return
     _end_with(control)
-    _become_program(job["environment"])
+    behave_as_new()
+    os.environ.update(job["environment"])
     say(control, f"started {os.getpid()}")
     _call(main, arguments, control)
 
@@ -51,16 +52,6 @@ def _end_with(control: socket.socket) -> None:
     # It may have been closed before.
     if select.select([control], [], [], 0)[0]:
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _become_program(environment: dict[str, str]) -> None:
-    """Give the program the surroundings that a newly started one has."""
-    expect_few_files()
-    os.environ.update(environment)
-    signal.set_wakeup_fd(-1)
-    for number in (*SIGNALS, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _call(main: Main, arguments: list[str], control: socket.socket) -> NoReturn:
